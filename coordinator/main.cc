@@ -13,7 +13,6 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
-#include "common/rpc/security_flags.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
 #include "common/text/strings.h"
@@ -28,19 +27,15 @@
 namespace outrider {
 namespace {
 
-// How long the last answers may take to be read.
-constexpr Clock::duration kUnread = std::chrono::seconds(1);
-// Most samples of one request.
-constexpr int kMaxSamples = 64;
-// One may wait for a name server while others answer.
-constexpr size_t kResolverThreads = 2;
+constexpr Clock::duration kUnread = std::chrono::seconds(1);  // how long the last answers may take to be read
+constexpr int kMaxSamples = 64;                               // most samples of one request
+constexpr size_t kResolverThreads = 2;  // one may wait for a name server while others answer
 // For long requests. One is not enough: the next would wait for it.
 constexpr int kParserThreads = 2;
 // The executor only moves messages. If it does nothing for this long, it hangs.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
-// Of --cache-key-file.
-constexpr size_t kMinKeyBytes = 16;
+constexpr size_t kMinKeyBytes = 16;  // of --cache-key-file
 
 Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -100,7 +95,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
     LogWarning("no conversations", {{"error", defaults.no_chat}});
   }
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", std::string(status.message())));
+    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", status.message()));
   }
   auto cache_key = CacheKey(flags);
   if (!cache_key.ok()) return cache_key.status();
@@ -155,8 +150,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
-// Call once nobody is let in any more: lets the calls in progress end, then ends those that have not, and the
-// links.
+// Call once nobody is let in any more: lets calls in progress end, then ends what has not, and the links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
@@ -195,8 +189,7 @@ absl::Status Serve(const Flags& flags) {
   };
   std::unique_ptr<Pools> pools;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
-  // Ready means that requests can be answered, if only plain. Targets that went away are expected back, and
-  // requests wait for them, for a while.
+  // Ready means that requests can be answered, if only plain, or will once targets are back, in a while.
   bool was_present = false;
   const auto on_change = [&] {
     Report(*pools, metrics);
@@ -206,10 +199,8 @@ absl::Status Serve(const Flags& flags) {
     if (std::exchange(was_present, present) != present) LogInfo(present ? "serving" : "not serving");
     process->SetServing(present);
   };
-  auto made = MakePools(context,
-                        {.targets = pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
-                         .drafts = pool_options(flags.drafts, &Metrics::OnUnexpectedDraft),
-                         .mixed_numerics = flags.mixed_numerics},
+  auto made = MakePools(context, pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
+                        pool_options(flags.drafts, &Metrics::OnUnexpectedDraft), flags.mixed_numerics,
                         tokenizer, on_change);
   if (!made.ok()) return made.status();
   pools = *std::move(made);

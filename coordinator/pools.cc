@@ -6,19 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/text/tokenizer.h"
 
 namespace outrider {
 namespace {
-
-// Errors name the flag.
-template <class Pool>
-absl::Status Assign(absl::StatusOr<std::unique_ptr<Pool>> created, absl::string_view flag,
-                    std::unique_ptr<Pool>& pool) {
-  if (created.ok()) pool = *std::move(created);
-  return created.ok() ? absl::OkStatus()
-                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", created.status().message()));
-}
 
 // If no server is configured, one without an address is down.
 template <class Protocol>
@@ -30,8 +20,6 @@ Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
   return up;
 }
 
-constexpr char kRestart[] = "; a coordinator that is started again takes it";
-
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad16)); }
 
 std::string Fingerprints(uint64_t one, uint64_t other) {
@@ -40,20 +28,20 @@ std::string Fingerprints(uint64_t one, uint64_t other) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOptions options,
+absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
+                                                 PoolOptions drafts, bool mixed_numerics,
                                                  const Tokenizer& tokenizer,
                                                  std::function<void()> on_change) {
   auto result = std::make_unique<Pools>();
   Pools* const pools = result.get();
-  const auto check_target = [pools, &tokenizer, mixed = options.mixed_numerics](const v1::ServerInfo& info) {
+  const auto check_target = [pools, &tokenizer, mixed_numerics](const v1::ServerInfo& info) {
     const v1::ServerInfo* const others = pools->targets->info();
     absl::Status status = CheckFingerprint(info, tokenizer);
     status.Update(CheckWeights(info, others));
-    if (!mixed) status.Update(CheckNumerics(info, others));
+    if (!mixed_numerics) status.Update(CheckNumerics(info, others));
     return status;
   };
-  // A draft that comes back may be another, as long as all that are there are alike: its proposals come with
-  // its own q, so they are as good as any.
+  // A draft that comes back may be another, if all drafts are alike: proposals come with their own q.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
     absl::Status status = CheckPair(info, pools->targets->info());
     status.Update(CheckFingerprint(info, tokenizer));
@@ -65,15 +53,16 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOpti
     if (pools->targets->up() && pools->drafts != nullptr) pools->drafts->CheckAgain();
     on_change();
   };
-  const bool has_drafts = !options.drafts.addresses.empty();
-  absl::Status status =
-      Assign(TargetPool::Create(context, std::move(options.targets), check_target, on_targets), "--target",
-             pools->targets);
-  if (status.ok() && has_drafts) {
-    status = Assign(DraftPool::Create(context, std::move(options.drafts), check_draft, on_change), "--draft",
-                    pools->drafts);
-  }
-  if (!status.ok()) return status;
+  const auto error = [](absl::string_view flag, const absl::Status& status) {
+    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  };
+  auto target_pool = TargetPool::Create(context, std::move(targets), check_target, on_targets);
+  if (!target_pool.ok()) return error("--target", target_pool.status());
+  pools->targets = *std::move(target_pool);
+  if (drafts.addresses.empty()) return result;
+  auto draft_pool = DraftPool::Create(context, std::move(drafts), check_draft, on_change);
+  if (!draft_pool.ok()) return error("--draft", draft_pool.status());
+  pools->drafts = *std::move(draft_pool);
   return result;
 }
 
@@ -118,9 +107,9 @@ absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target
 absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others) {
   if (others == nullptr || info.weights_hash() == 0 || others->weights_hash() == 0) return absl::OkStatus();
   if (info.weights_hash() == others->weights_hash()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(info.model(), " has other weights than those that were met first (hashes ",
-                   Hex(info.weights_hash()), " and ", Hex(others->weights_hash()), ")", kRestart));
+  return absl::FailedPreconditionError(absl::StrCat(
+      info.model(), " has other weights than those that were met first (hashes ", Hex(info.weights_hash()),
+      " and ", Hex(others->weights_hash()), "); a coordinator that is started again takes it"));
 }
 
 absl::Status CheckNumerics(const v1::ServerInfo& info, const v1::ServerInfo* others) {

@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/decode/metrics.h"
@@ -18,18 +17,12 @@ struct Pools {
   std::unique_ptr<DraftPool> drafts;  // null: none is configured
 };
 
-struct PoolsOptions {
-  PoolOptions targets;
-  PoolOptions drafts;  // without addresses there is no draft service
-  bool mixed_numerics = false;
-};
-
-// `on_change` is called when a server becomes usable, or unusable. The tokenizer outlives the result.
-// INVALID_ARGUMENT, naming the flag, for an address that cannot be one.
-absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolsOptions options,
+// Without addresses of drafts there is no draft service. `on_change` is called when a server becomes usable,
+// or unusable. The tokenizer outlives the result. INVALID_ARGUMENT, naming the flag, for what is no address.
+absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
+                                                 PoolOptions drafts, bool mixed_numerics,
                                                  const Tokenizer& tokenizer, std::function<void()> on_change);
 
-// Tells the metrics which servers can be used.
 void Report(const Pools& pools, Metrics& metrics);
 
 // OK if the server's model uses the tokens of `tokenizer`. Like the checks below, it fails with

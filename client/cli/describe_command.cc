@@ -14,7 +14,6 @@
 namespace outrider {
 namespace {
 
-// How a target can propose itself.
 std::string Proposers(const v1::ServerInfo& info) {
   std::vector<std::string> proposers;
   for (const v1::ProposerInfo& each : info.proposers()) {

@@ -1,6 +1,7 @@
 #include "client/cli/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <functional>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/address.h"
@@ -19,16 +20,21 @@ std::string ProblemOfHostPort(const std::string& address) {
   return absl::StrCat("'", address, "' is not HOST:PORT");
 }
 
-// Defines a flag that sets a field of `message`. The field stays as it is if the flag is not given, or empty.
-template <class Message, class T>
-CLI::Option* AddField(CLI::App& command, const char* flag, Message* message, void (Message::*set)(T),
-                      const char* help) {
-  const auto set_if_given = [message, set](const std::optional<T>& value) {
-    if (value) (message->*set)(*value);
+// Defines a flag whose value `set` takes. It is not called if the flag is not given, or empty.
+template <class T>
+CLI::Option* AddField(CLI::App& command, const char* flag, std::function<void(T)> set, const char* help) {
+  const auto set_if_given = [set](const std::optional<T>& value) {
+    if (value) set(*value);
   };
   return command.add_option_function<std::optional<T>>(flag, set_if_given, help);
 }
-
+// The same for one that sets a field of `message`.
+template <class Message, class T>
+CLI::Option* AddField(CLI::App& command, const char* flag, Message* message, void (Message::*set)(T),
+                      const char* help) {
+  return AddField<T>(
+      command, flag, [message, set](T value) { (message->*set)(value); }, help);
+}
 // The same for a value of an enumeration, given by one of `names`.
 template <class Message, class Enum>
 void AddName(CLI::App& command, const char* flag, Message* message, void (Message::*set)(Enum),
@@ -37,60 +43,53 @@ void AddName(CLI::App& command, const char* flag, Message* message, void (Messag
   command.add_option_function<std::string>(flag, set_named, help)->check(CLI::IsMember(names));
 }
 
-// Flags for starting services.
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
-  return {
-      command.add_option("--target-model", options.target_model,
-                         "folder of the target model; the shipped one"),
-      command.add_option("--draft-model", options.draft_model,
-                         "folder of the draft model, or none to draft with n-grams; the shipped one, "
-                         "none with --target-model"),
-      command
-          .add_option(
-              "--heads", options.heads,
-              "folder of heads that the target proposes with, for --drafter medusa, blockwise, eagle, "
-              "layer_skip or pass; may be given again; those of the shipped target, '' for none")
-          ->allow_extra_args(false),
-      command
-          .add_option("--engine", options.engine,
-                      "of draft and target: native, or torch for libtorch, exact up to rounding")
-          ->capture_default_str(),
-      command.add_option("--device", options.device, "of draft and target: cpu or cuda:N")
-          ->capture_default_str(),
-      command.add_option("--draft-device", options.draft_device,
-                         "of the draft, if it is to be on another one"),
-      command
-          .add_option("--dtype", options.dtype,
-                      "of draft and target: auto, float32, bfloat16 or int8; on a GPU auto, bfloat16 or fp8")
-          ->capture_default_str(),
-      command.add_option("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
-      command
-          .add_option("--frequent-tokens", options.frequent_tokens,
-                      "that the draft proposes, so that its head is smaller; 0: all")
-          ->check(CLI::Range(0, 1 << 24))
-          ->capture_default_str(),
-      command.add_option("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
-          ->check(CLI::Range(0, 1024))
-          ->capture_default_str()};
+  const auto add = [&command](const char* flag, auto& value, const char* help) {
+    return command.add_option(flag, value, help)->capture_default_str();
+  };
+  return {add("--target-model", options.target_model, "folder of the target model; the shipped one"),
+          add("--draft-model", options.draft_model,
+              "folder of the draft model, or none to draft with n-grams; the shipped one, none with "
+              "--target-model"),
+          command
+              .add_option(
+                  "--heads", options.heads,
+                  "folder of heads that the target proposes with, for --drafter medusa, blockwise, eagle, "
+                  "layer_skip or pass; may be given again; those of the shipped target, '' for none")
+              ->allow_extra_args(false),
+          add("--engine", options.engine,
+              "of draft and target: native, or torch for libtorch, exact up to rounding"),
+          add("--device", options.device, "of draft and target: cpu or cuda:N"),
+          add("--draft-device", options.draft_device, "of the draft, if it is to be on another one"),
+          add("--dtype", options.dtype,
+              "of draft and target: auto, float32, bfloat16 or int8; on a GPU auto, bfloat16 or fp8"),
+          add("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
+          add("--frequent-tokens", options.frequent_tokens,
+              "that the draft proposes, so that its head is smaller; 0: all")
+              ->check(CLI::Range(0, 1 << 24)),
+          add("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
+              ->check(CLI::Range(0, 1024))};
 }
 
-void DefineBeamFlags(CLI::App& command, GenerateFlags& flags) {
-  CLI::Option* width =
-      command.add_option("--beam-width", flags.beam_width,
-                         "search for the likeliest text, following this many; without it, sample");
-  command
-      .add_option("--beam-draft-width", flags.beam_draft_width,
-                  "how many texts the draft follows; three times the width")
+void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request) {
+  CLI::Option* width = AddField<uint32_t>(
+      command, "--beam-width", [request](uint32_t texts) { request->mutable_beam()->set_width(texts); },
+      "search for the likeliest text, following this many; without it, sample");
+  AddField<uint32_t>(
+      command, "--beam-draft-width",
+      [request](uint32_t texts) { request->mutable_beam()->set_draft_width(texts); },
+      "how many texts the draft follows; three times the width")
       ->needs(width);
-  command
-      .add_option("--length-penalty", flags.length_penalty,
-                  "a text is ranked by its log-probability over length to this power; 1")
+  AddField<double>(
+      command, "--length-penalty",
+      [request](double power) { request->mutable_beam()->set_length_penalty(power); },
+      "a text is ranked by its log-probability over length to this power; 1")
       ->needs(width);
-  command
-      .add_option(
-          "--beam-stop", flags.beam_stop,
-          "when a search ends: auto, first (as soon as enough texts have ended) or never (when none can "
-          "become better); auto")
+  AddField<std::string>(
+      command, "--beam-stop",
+      [request](const std::string& stop) { request->mutable_beam()->set_stop(FromName<v1::BeamStop>(stop)); },
+      "when a search ends: auto, first (as soon as enough texts have ended) or never (when none can "
+      "become better); auto")
       ->check(CLI::IsMember({"auto", "first", "never"}))
       ->needs(width);
 }
@@ -129,9 +128,17 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   AddField(command, "--frequency-penalty", sampling, &v1::SamplingParams::set_frequency_penalty,
            "the same, once for each time; 0");
   AddField(command, "--seed", request, &v1::GenerateRequest::set_seed, "key of all random numbers; drawn");
-  command.add_option("--stop", flags.stop, "text that ends the answer; may be given again")
+  command
+      .add_option_function<std::vector<std::string>>(
+          "--stop",
+          [stop](const std::vector<std::string>& texts) {
+            for (const std::string& text : texts) stop->add_strings(text);
+          },
+          "text that ends the answer; may be given again")
       ->allow_extra_args(false);
-  command.add_flag("--ignore-eos", flags.ignore_eos, "go on past the model's end of text");
+  command.add_flag_function(
+      "--ignore-eos", [stop](int64_t times) { stop->set_ignore_eos(times > 0); },
+      "go on past the model's end of text");
   AddField(command, "--draft-tokens", speculation, &v1::SpeculationOptions::set_draft_tokens,
            "K, tokens drafted a round; the coordinator's default");
   AddName(command, "--drafter", speculation, &v1::SpeculationOptions::set_drafter, DrafterNames(),
@@ -142,8 +149,8 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
           {"lockstep", "run_ahead", "auto"},
           "lockstep, run_ahead or auto: whether the draft works while the target verifies; the coordinator's "
           "default");
-  command.add_option(
-      "--tree", flags.tree,
+  AddField<std::string>(
+      command, "--tree", [speculation](const std::string& tree) { speculation->set_tree(tree); },
       "draft a tree: 2x2x1 for the children of each node by depth, chains:N, budget:N, auto or "
       "none; the coordinator's default");
   AddName(command, "--sibling-order", speculation, &v1::SpeculationOptions::set_sibling_order,
@@ -157,15 +164,21 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
            "below 1: faster and not exact; 1");
   CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
                             "samples of one prompt, or best texts of a search; 1");
-  DefineBeamFlags(command, flags);
-  CLI::Option* trace =
-      command.add_flag("--trace", flags.trace, "a line a round: accepted, rejected, corrected")->excludes(n);
+  DefineBeamFlags(command, request);
+  CLI::Option* trace = command
+                           .add_flag_function(
+                               "--trace", [request](int64_t times) { request->set_trace(times > 0); },
+                               "a line a round: accepted, rejected, corrected")
+                           ->excludes(n);
   CLI::Option* json =
       command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
-  command
-      .add_option("--logprobs", flags.logprobs, "with each token, this many alternatives; 0: the token's own")
+  AddField<uint32_t>(
+      command, "--logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_top(top); },
+      "with each token, this many alternatives; 0: the token's own")
       ->needs(json);
-  command.add_option("--prompt-logprobs", flags.prompt_logprobs, "the same of the prompt's tokens")
+  AddField<uint32_t>(
+      command, "--prompt-logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_prompt(top); },
+      "the same of the prompt's tokens")
       ->needs(json);
 }
 
@@ -230,25 +243,6 @@ absl::Status SettleDraftModel(LocalServicesOptions& options) {
   if (unused == nullptr) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(unused, " is for a draft model, and there is none: name one with --draft-model"));
-}
-
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt) {
-  v1::GenerateRequest request = flags.request;
-  request.set_text(prompt);
-  request.set_trace(flags.trace);
-  if (flags.beam_width) {
-    v1::BeamOptions* beam = request.mutable_beam();
-    beam->set_width(*flags.beam_width);
-    if (flags.beam_draft_width) beam->set_draft_width(*flags.beam_draft_width);
-    if (flags.length_penalty) beam->set_length_penalty(*flags.length_penalty);
-    beam->set_stop(FromName<v1::BeamStop>(flags.beam_stop));
-  }
-  request.mutable_stop()->set_ignore_eos(flags.ignore_eos);
-  for (const std::string& string : flags.stop) request.mutable_stop()->add_strings(string);
-  request.mutable_speculation()->set_tree(flags.tree);
-  if (flags.logprobs) request.mutable_logprobs()->set_top(*flags.logprobs);
-  if (flags.prompt_logprobs) request.mutable_logprobs()->set_prompt(*flags.prompt_logprobs);
-  return request;
 }
 
 }  // namespace outrider

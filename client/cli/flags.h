@@ -1,11 +1,9 @@
-// The commands of `outrider`, their flags, and the request that these make.
+// The commands of `outrider` and their flags.
 #pragma once
 
 #include <array>
-#include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "client/cli/local_services.h"
 #include "client/cli/metrics_page.h"
@@ -37,17 +35,7 @@ struct GenerateFlags {
   std::string address;  // empty: start the services
   ChannelSecurity security;
   LocalServicesOptions services;
-  v1::GenerateRequest request;  // has what flags give that set one field
-  std::optional<uint32_t> beam_width;
-  std::optional<uint32_t> beam_draft_width;
-  std::optional<double> length_penalty;
-  std::string beam_stop;  // empty: auto
-  std::vector<std::string> stop;
-  bool ignore_eos = false;
-  std::string tree;
-  std::optional<uint32_t> logprobs;
-  std::optional<uint32_t> prompt_logprobs;
-  bool trace = false;
+  v1::GenerateRequest request;  // all but the prompt
   bool json = false;
 };
 
@@ -68,12 +56,9 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 
-// Settles --draft-model where it is not given: the shipped draft model goes with the shipped target, and
-// another target gets none, since the tokenizers would differ. INVALID_ARGUMENT for flags of a draft model
-// that is not there.
+// Settles --draft-model where it is not given: the shipped draft model for the shipped target, none for
+// others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
-
-v1::GenerateRequest MakeRequest(const GenerateFlags& flags, const std::string& prompt);
 
 // The commands. Each returns the exit status: 0, 1 after an error line, or 128 + the signal that stopped it.
 int RunGenerate(const GenerateFlags& flags);

@@ -57,9 +57,9 @@ class AnswerWriter {
   bool Write(const v1::GenerateResponse& chunk) {
     if (flags_.json) return true;
     if (flags_.request.n() > 1) return WriteSample(chunk);
-    if (!begun_) Put(flags_.trace ? renderer_.RoundLegend() : Opening());
+    if (!begun_) Put(flags_.request.trace() ? renderer_.RoundLegend() : Opening());
     begun_ = true;
-    return Put(flags_.trace ? renderer_.Round(chunk) : renderer_.Chunk(chunk));
+    return Put(flags_.request.trace() ? renderer_.Round(chunk) : renderer_.Chunk(chunk));
   }
 
   void End(const std::vector<Completion>& samples) {
@@ -68,7 +68,7 @@ class AnswerWriter {
       return;
     }
     const Completion& completion = samples.front();
-    if (flags_.trace) {
+    if (flags_.request.trace()) {
       Put("\n");
       if (style_.terminal) Put(renderer_.Prompt(prompt_));
       Put(style_.terminal ? WithoutControls(completion.text) : completion.text);
@@ -77,7 +77,7 @@ class AnswerWriter {
     // Standard output carries the text and nothing else when a program reads it.
     if (style_.terminal) Put("\n");
     // The cost of a search is reported once.
-    const size_t summaries = flags_.beam_width ? 1 : samples.size();
+    const size_t summaries = flags_.request.has_beam() ? 1 : samples.size();
     for (size_t i = 0; i < summaries; ++i) {
       std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(samples[i].finish).c_str());
     }
@@ -126,7 +126,7 @@ class Call {
  public:
   Call(std::optional<Client> client, const GenerateFlags& flags, const std::string& prompt, Signals& signals)
       : client_(std::move(client)), writer_(flags, prompt), thread_([this, &flags, prompt, &signals] {
-          Run(flags, MakeRequest(flags, prompt));
+          Run(flags, prompt);
           done_ = true;
           signals.Wake();
         }) {}
@@ -139,7 +139,7 @@ class Call {
   bool unread() const { return unread_; }
 
  private:
-  void Run(const GenerateFlags& flags, const v1::GenerateRequest& request) {
+  void Run(const GenerateFlags& flags, const std::string& prompt) {
     if (!client_) {
       auto connected = Client::Connect(flags.address, {.security = flags.security});
       status_ = connected.status();
@@ -151,6 +151,8 @@ class Call {
       unread_ = true;
       Cancel();
     };
+    v1::GenerateRequest request = flags.request;
+    request.set_text(prompt);
     const absl::StatusOr<std::vector<Completion>> samples =
         client_->GenerateSamples(request, on_chunk, &cancellation_);
     status_ = samples.status();

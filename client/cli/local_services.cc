@@ -24,17 +24,9 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kGrace = absl::Seconds(3);
-// Tokens of q that the draft sends. Within a machine bytes are cheap, and four times the default are accepted
-// more often (docs/exactness.md).
+// Tokens of q that the draft sends. Four times the default are accepted more often (docs/exactness.md).
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
-
-// The folder of the shipped models, beside the source tree that the program was built in or beside its
-// installation.
-fs::path ShippedModels(const fs::path& programs) {
-  const fs::path installed = programs / "../share/outrider/models";
-  return fs::exists(installed) ? installed : programs / "../../../models";
-}
 
 absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& shipped, const char* flag) {
   const fs::path path = given.empty() ? shipped.lexically_normal() : fs::path(given);
@@ -43,7 +35,6 @@ absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& 
                                           given.empty() ? absl::StrCat("; give one with ", flag) : ""));
 }
 
-// The target's proposers.
 std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
   std::vector<std::string> heads = options.heads;
   std::erase(heads, "");
@@ -116,8 +107,7 @@ constexpr absl::Duration kTimeout = absl::Minutes(2);
 // The interval between lines that say what is waited for.
 constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
-// A listening service is connected to at once.
-constexpr absl::Duration kConnectTimeout = absl::Seconds(1);
+constexpr absl::Duration kConnectTimeout = absl::Seconds(1);  // a listening service is connected to at once
 
 // One line on standard error that is written over, and gone at the end.
 class ProgressLine {
@@ -174,6 +164,13 @@ absl::Status CheckServing(const LocalServices& services, std::optional<Client>& 
 
 }  // namespace
 
+std::string ToCall(const std::string& address) {
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (parts && parts->host == "0.0.0.0") return absl::StrCat("127.0.0.1:", parts->port);
+  if (parts && parts->host == "::") return absl::StrCat("[::1]:", parts->port);
+  return address;
+}
+
 std::string ReasonInLog(const std::string& log) {
   std::string error;
   std::vector<std::string> cries;  // output that bypasses the log: a crash, a flag that was not understood
@@ -193,28 +190,26 @@ std::string ReasonInLog(const std::string& log) {
 
 absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalServicesOptions& options) {
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
-  const fs::path shipped = ShippedModels(programs);
+  // The shipped models are beside the installation, or beside the source tree that the program was built in.
+  const fs::path installed = programs / "../share/outrider/models";
+  const fs::path shipped = fs::exists(installed) ? installed : programs / "../../../models";
   auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
   if (!target_model.ok()) return target_model.status();
-  std::unique_ptr<LocalServices> services(new LocalServices);
-  services->has_draft_ = options.draft_model != kNoDraftModel;
+  std::unique_ptr<LocalServices> services(new LocalServices(options));
   absl::StatusOr<std::string> draft_model = kNoDraftModel;
-  if (services->has_draft_) {
+  if (services->has_draft()) {
     draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
     if (!draft_model.ok()) return draft_model.status();
   }
   services->programs_ = programs;
-  services->drain_seconds_ = options.drain_seconds;
-  services->listen_ = options.listen;
-  services->metrics_listen_ = options.metrics_listen;
-  services->http_listen_ = options.http_listen;
   auto folder = MakePrivateFolder();
   if (!folder.ok()) return folder.status();
   services->folder_ = *std::move(folder);
-  for (int i = 0; i < kServices; ++i) {
-    if (!services->listen_[i].empty()) continue;
-    services->listen_[i] =
-        absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[i]).string(), ".sock");
+  for (Service service : {kTarget, kDraft, kCoordinator}) {
+    std::string& listen = services->options_.listen[service];
+    if (listen.empty()) {
+      listen = absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[service]).string(), ".sock");
+    }
   }
   services->flags_ = FlagsOf(options, *target_model, *draft_model, HeadsOf(options, shipped / "tiny-heads"));
   if (absl::Status status = services->Advance(); !status.ok()) return status;
@@ -230,14 +225,15 @@ LocalServices::~LocalServices() {
 std::vector<std::string> LocalServices::CommandOf(Service service) const {
   std::vector<std::string> command = {
       (programs_ / absl::StrCat("outrider-", kServiceNames[service])).string(),
-      absl::StrCat("--listen=", listen_[service]),
+      absl::StrCat("--listen=", options_.listen[service]),
       "--metrics-listen",
-      metrics_listen_[service],  // may be empty
-      absl::StrCat("--drain=", drain_seconds_),
+      options_.metrics_listen[service],  // may be empty
+      absl::StrCat("--drain=", options_.drain_seconds),
       "--log-format=json"};
   if (service == kCoordinator) {
-    command.insert(command.end(), {absl::StrCat("--target=", ToCall(listen_[kTarget])), "--draft",
-                                   has_draft_ ? ToCall(listen_[kDraft]) : "", "--http-listen", http_listen_});
+    command.insert(command.end(), {absl::StrCat("--target=", ToCall(options_.listen[kTarget])), "--draft",
+                                   has_draft() ? ToCall(options_.listen[kDraft]) : "", "--http-listen",
+                                   options_.http_listen});
   }
   command.insert(command.end(), flags_[service].begin(), flags_[service].end());
   return command;
@@ -249,9 +245,9 @@ std::string LocalServices::LogPath(Service service) const {
 
 bool LocalServices::ServersReachable() const {
   const auto reachable = [this](Service service) {
-    return served_[service] || !absl::EndsWith(listen_[service], ":0");
+    return served_[service] || !absl::EndsWith(options_.listen[service], ":0");
   };
-  return reachable(kTarget) && (!has_draft_ || reachable(kDraft));
+  return reachable(kTarget) && (!has_draft() || reachable(kDraft));
 }
 
 absl::Status LocalServices::Advance() {
@@ -260,7 +256,7 @@ absl::Status LocalServices::Advance() {
       if (!served_[service]) NoteServing(service);
       continue;
     }
-    if (service == kDraft && !has_draft_) continue;
+    if (service == kDraft && !has_draft()) continue;
     if (service == kCoordinator && !ServersReachable()) continue;
     if (absl::Status status = Restart(service); !status.ok()) return status;
   }
@@ -272,9 +268,9 @@ void LocalServices::NoteServing(Service service) {
   const nlohmann::json line = LastEvent(ReadFile(LogPath(service)).value_or(""), event);
   if (line.is_null()) return;
   served_[service] = true;
-  listen_[service] = line.value("listen", listen_[service]);
-  metrics_listen_[service] = line.value("metrics_listen", metrics_listen_[service]);
-  if (service == kCoordinator) http_listen_ = line.value("http_listen", http_listen_);
+  options_.listen[service] = line.value("listen", options_.listen[service]);
+  options_.metrics_listen[service] = line.value("metrics_listen", options_.metrics_listen[service]);
+  if (service == kCoordinator) options_.http_listen = line.value("http_listen", options_.http_listen);
 }
 
 absl::Status LocalServices::Refusal() const {
@@ -306,7 +302,7 @@ absl::Status LocalServices::Restart(Service service) {
 void LocalServices::Stop() {
   if (children_[kCoordinator] != nullptr) {
     children_[kCoordinator]->Signal(SIGTERM);
-    children_[kCoordinator]->WaitEnded(absl::Seconds(drain_seconds_) + kGrace);
+    children_[kCoordinator]->WaitEnded(absl::Seconds(options_.drain_seconds) + kGrace);
   }
   for (Service service : {kTarget, kDraft}) {
     if (children_[service] != nullptr) children_[service]->Signal(SIGTERM);

@@ -6,13 +6,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "client/cli/process.h"
 #include "client/sdk/client.h"
 
@@ -40,8 +37,7 @@ struct LocalServicesOptions {
   // For draft and target each. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // per proposal; 0: the coordinator's default
-  // Listen addresses, by Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a
-  // private folder.
+  // By Service: HOST:PORT, where port 0 picks one, or unix:PATH; empty: a socket in a private folder.
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
@@ -53,15 +49,13 @@ struct LocalServicesOptions {
 
 inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
 
-// An address to listen on, and the flag that gave it.
 struct ListenFlag {
   const char* flag;
   std::string address;
 };
 
-// Checks that nobody listens there yet, and that this host can: tries all of them at once, which also finds
-// duplicates. Skips empty addresses. UNAVAILABLE naming the flag. Somebody may still come in between, so
-// listening can fail later.
+// Checks that this host can listen there, on all of them at once, and nobody does yet; skips empty addresses.
+// UNAVAILABLE naming the flag. Somebody may still come in between.
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags);
 
 // Returns the address to call: one that stands for all interfaces cannot be called.
@@ -71,13 +65,12 @@ std::string ToCall(const std::string& address);
 // which goes when this does. One thread, which must live as long.
 class LocalServices {
  public:
-  // Starts the processes, without waiting for them; Advance does the rest. NOT_FOUND if a program or a model
-  // is missing.
+  // Starts the processes, and does not wait: see Advance. NOT_FOUND without a program or a model.
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
   // Stops as Stop does, and leaves no file.
   ~LocalServices();
 
-  bool has_draft() const { return has_draft_; }
+  bool has_draft() const { return options_.draft_model != kNoDraftModel; }
 
   // Notes which services have begun to serve, and starts the coordinator once its servers' addresses are
   // known: at once, unless their ports are to be picked. Call it until all have served.
@@ -85,9 +78,9 @@ class LocalServices {
 
   // Whether it has ever listened, weights loaded. From then on picked ports are known and stay the same.
   bool served(Service service) const { return served_[service]; }
-  const std::string& address(Service service) const { return listen_[service]; }
-  const std::string& metrics_address(Service service) const { return metrics_listen_[service]; }
-  const std::string& http_address() const { return http_listen_; }
+  const std::string& address(Service service) const { return options_.listen[service]; }
+  const std::string& metrics_address(Service service) const { return options_.metrics_listen[service]; }
+  const std::string& http_address() const { return options_.http_listen; }
   const std::filesystem::path& folder() const { return folder_; }
 
   // FAILED_PRECONDITION if the coordinator refuses a server, because tokenizers differ.
@@ -101,36 +94,30 @@ class LocalServices {
   void Stop();
 
  private:
-  LocalServices() = default;
+  explicit LocalServices(const LocalServicesOptions& options) : options_(options) {}
   std::string LogPath(Service service) const;
   std::vector<std::string> CommandOf(Service service) const;
   // Whether a coordinator that is started now would find its servers.
   bool ServersReachable() const;
   void NoteServing(Service service);
 
+  // As asked for; the addresses as bound once a service has served.
+  LocalServicesOptions options_;
   std::filesystem::path programs_;
   std::filesystem::path folder_;
-  double drain_seconds_ = 0;
-  bool has_draft_ = true;
-  // As asked for, and as bound once it has served.
-  std::array<std::string, kServices> listen_;
-  std::array<std::string, kServices> metrics_listen_;
-  std::string http_listen_;
   std::array<std::vector<std::string>, kServices> flags_;  // that addresses do not show in
   std::array<bool, kServices> served_ = {};
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;
 };
 
-// The reason that a service's log gives for its end: its last error, or else the last lines that are not
-// JSON; perhaps none.
+// The reason that a log gives for the end: its last error, or the last lines that are not JSON; or none.
 std::string ReasonInLog(const std::string& log);
 
 // How the first service to end did so; OK while all run.
 absl::Status FirstDeath(LocalServices& services);
 
 // Returns once the coordinator has its servers. Errors are those of `check`, which is called again and again,
-// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on standard error
-// if that is a terminal.
+// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on a terminal.
 absl::StatusOr<Client> WaitUntilServing(
     LocalServices& services, Signals& signals, int* stop_signal,
     const std::function<absl::Status(LocalServices&)>& check = FirstDeath);

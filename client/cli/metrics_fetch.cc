@@ -1,38 +1,27 @@
 // Separate from the rest of metrics_page.h, since these headers take long to compile.
 
-// First: Boost 1.74 uses std::exchange without its header.
-#include <utility>
-
-#include <boost/asio/awaitable.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/use_awaitable.hpp>
-#include <boost/asio/use_future.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http/empty_body.hpp>
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <boost/beast/http/write.hpp>
-#include <chrono>
-#include <future>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "client/cli/metrics_page.h"
+#include "common/net/asio.h"
 #include "common/rpc/address.h"
 
 namespace outrider {
 namespace {
 
-namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 
-// For the connection, and for the answer.
-constexpr std::chrono::seconds kTimeout{1};
+constexpr std::chrono::seconds kTimeout{1};  // for the connection, and for the answer
 
 // Throws boost::system::system_error.
 asio::awaitable<http::response<http::string_body>> Get(std::string address, std::string path) {

@@ -46,7 +46,6 @@ struct MetricsChange {
   // The increase of one series over that of another; nothing if the latter did not change.
   std::optional<double> Ratio(std::string_view numerator, std::string_view denominator,
                               const MetricLabels& labels = {}) const;
-  // Mean of what a histogram observed.
   std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const;
   // Its q-quantile, by linear interpolation within its bucket, as Prometheus has it.
   std::optional<double> Quantile(const std::string& histogram, double q) const;

@@ -18,8 +18,7 @@
 namespace outrider {
 namespace {
 
-// The child's side, between fork and exec: other threads may have held any lock, so only calls that are safe
-// in a signal handler.
+// The child's side, between fork and exec: only calls that are safe in a signal handler.
 [[noreturn]] void Become(char* const* argv, int log, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it died before the line above

@@ -13,13 +13,11 @@
 
 namespace outrider {
 
-// A child process. It runs in a process group of its own, so that Ctrl-C reaches only us and we decide the
-// order of stopping; the kernel kills it should we die first. One thread: the one that calls Spawn, which
-// must live as long as the process.
+// A child process, in a group of its own: Ctrl-C reaches only us, and we decide the order of stopping. The
+// kernel kills it should we die first. For the thread that calls Spawn, which must live as long.
 class ChildProcess {
  public:
-  // argv[0] is the program's path. Standard output and error are appended to the file `log`. NOT_FOUND if
-  // there is no such program.
+  // argv[0] is the program's path. Its output is appended to the file `log`. NOT_FOUND without the program.
   static absl::StatusOr<std::unique_ptr<ChildProcess>> Spawn(const std::vector<std::string>& argv,
                                                              const std::string& log);
   // Kills it if it runs.
@@ -56,7 +54,6 @@ class Signals {
   int Wait(absl::Duration timeout = absl::InfiniteDuration());
   void Wake();
 
-  // Whether the signal asks us to end.
   static bool IsStop(int signal);
 
  private:

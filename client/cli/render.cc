@@ -177,12 +177,9 @@ std::string Renderer::Legend() const {
 }
 
 std::string Renderer::RoundLegend() const {
-  if (!style_.colour)
-    return "a line a round: accepted [-rejected-] {+corrected+} {*bonus*} plain; "
-           "> begun while the round before was verified\n";
-  return absl::StrCat("a line a round: ", Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " ", kRejected,
-                      "rejected", kReset, " ", Paint("corrected", v1::TOKEN_KIND_CORRECTED), " ",
-                      Paint("bonus", v1::TOKEN_KIND_BONUS),
+  return absl::StrCat("a line a round: ", Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " ",
+                      Rejected("rejected"), " ", Own("corrected", v1::TOKEN_KIND_CORRECTED), " ",
+                      Own("bonus", v1::TOKEN_KIND_BONUS),
                       " plain; > begun while the round before was verified\n");
 }
 
@@ -201,6 +198,13 @@ std::string Renderer::Rejected(std::string_view text) const {
   if (text.empty()) return "";
   const std::string shown = style_.terminal ? WithoutControls(text) : std::string(text);
   return style_.colour ? absl::StrCat(kRejected, shown, kReset) : absl::StrCat("[-", shown, "-]");
+}
+
+std::string Renderer::Own(std::string_view text, v1::TokenKind kind) const {
+  const std::string shown = Paint(text, kind);
+  if (!style_.colour && kind == v1::TOKEN_KIND_CORRECTED) return absl::StrCat("{+", shown, "+}");
+  if (!style_.colour && kind == v1::TOKEN_KIND_BONUS) return absl::StrCat("{*", shown, "*}");
+  return shown;
 }
 
 // A line for each node, each below the one that it follows.
@@ -231,8 +235,7 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   const v1::RoundTrace& trace = chunk.trace();
   const bool is_tree = trace.parents_size() > 0;
   const auto committed = static_cast<int>(
-      std::count_if(chunk.tokens().begin(), chunk.tokens().end(),
-                    [](const v1::GeneratedToken& token) { return token.kind() == v1::TOKEN_KIND_ACCEPTED; }));
+      std::ranges::count(chunk.tokens(), v1::TOKEN_KIND_ACCEPTED, &v1::GeneratedToken::kind));
   std::string kept;
   std::string rejected;
   for (int i = 0; i < std::min(committed, trace.path_size()); ++i) {
@@ -244,19 +247,7 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   std::string line = absl::StrFormat("%4d%s ", trace.round(), trace.drafted_ahead() ? ">" : " ");
   line += Paint(kept, v1::TOKEN_KIND_ACCEPTED);
   line += Rejected(rejected);
-  if (chunk.tokens_size() > committed) {
-    const std::string own = OnOneLine(trace.token_text());
-    const bool brackets = !style_.colour;
-    const bool corrected = trace.kind() == v1::TOKEN_KIND_CORRECTED;
-    const bool bonus = trace.kind() == v1::TOKEN_KIND_BONUS;
-    if (brackets && corrected) {
-      line += absl::StrCat("{+", Paint(own, trace.kind()), "+}");
-    } else if (brackets && bonus) {
-      line += absl::StrCat("{*", Paint(own, trace.kind()), "*}");
-    } else {
-      line += Paint(own, trace.kind());
-    }
-  }
+  if (chunk.tokens_size() > committed) line += Own(OnOneLine(trace.token_text()), trace.kind());
   return line + "\n" + Tree(trace, committed);
 }
 
@@ -272,9 +263,7 @@ std::string Summary(const v1::Finish& finish) {
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());
-  if (stats.tree_rounds() > 0) {
-    absl::StrAppendFormat(&line, "; %d trees", stats.tree_rounds());
-  }
+  if (stats.tree_rounds() > 0) absl::StrAppendFormat(&line, "; %d trees", stats.tree_rounds());
   if (stats.ahead_rounds() > 0) {
     absl::StrAppendFormat(&line, "; ran ahead, %d of %d rounds foreseen", stats.ahead_hits(),
                           stats.ahead_rounds());

@@ -10,7 +10,6 @@
 
 namespace outrider {
 
-// What standard output can show.
 struct OutputStyle {
   bool terminal = false;  // control characters in the text are made harmless
   bool colour = false;
@@ -31,14 +30,15 @@ class Renderer {
   // The text of a chunk; unchanged without colour.
   std::string Chunk(const v1::GenerateResponse& chunk) const;
   // A line for the round of a chunk that has a trace, as in Figure 1 of Leviathan et al. (arXiv 2211.17192):
-  // kept tokens, rejected ones, and the target's own. Tokens after the first rejected one, or after the end
-  // of the answer, were not judged or not committed; they are shown as rejected too. Below a tree's line each
-  // of its nodes has one.
+  // kept tokens, rejected ones, and the target's own. Tokens that were not judged or not committed count as
+  // rejected. Below a tree's line each of its nodes has one.
   std::string Round(const v1::GenerateResponse& chunk) const;
 
  private:
   std::string Paint(std::string_view text, v1::TokenKind kind) const;
   std::string Rejected(std::string_view text) const;
+  // The target's own token in the line of a round.
+  std::string Own(std::string_view text, v1::TokenKind kind) const;
   std::string Tree(const v1::RoundTrace& trace, int committed) const;
 
   OutputStyle style_;
@@ -47,8 +47,7 @@ class Renderer {
 // Tokens, tokens/s, target calls, tokens a call, acceptance. One line without its end.
 std::string Summary(const v1::Finish& finish);
 
-// Replaces control characters other than tab and line feed, so that a text cannot steer the terminal. UTF-8
-// in and out.
+// Replaces control characters but tab and line feed, which could steer the terminal. UTF-8 in and out.
 std::string WithoutControls(std::string_view text);
 
 // What the commands print under --json: one object on one line, without its end. Scripts read it, so names

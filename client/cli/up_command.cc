@@ -1,7 +1,14 @@
+#include <netdb.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/flags.h"
@@ -12,6 +19,8 @@
 namespace outrider {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr double kDrainSeconds = 5;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
 constexpr absl::Duration kLastBackoff = absl::Seconds(10);
@@ -21,6 +30,48 @@ constexpr absl::Duration kHealthy = absl::Seconds(30);
 void Say(const std::string& line) {
   std::printf("%s\n", line.c_str());
   std::fflush(stdout);
+}
+
+// Returns a socket that listens there, or -1 with errno. Without SO_REUSEPORT, as in the services.
+int Listen(const addrinfo& where) {
+  const int fd = socket(where.ai_family, where.ai_socktype | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -1;
+  const int yes = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
+  if (bind(fd, where.ai_addr, where.ai_addrlen) == 0 && listen(fd, 1) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  errno = error;
+  return -1;
+}
+
+// Listens on the first usable address of the name; adds the socket. Returns empty, or what is wrong.
+std::string TryHostPort(const std::string& address, std::vector<int>& sockets) {
+  const std::optional<HostPort> parts = ParseHostPort(address);
+  if (!parts) return "it is not HOST:PORT";
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  if (const int error = getaddrinfo(parts->host.c_str(), absl::StrCat(parts->port).c_str(), &hints, &found);
+      error != 0) {
+    return gai_strerror(error);
+  }
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const int fd = Listen(*each);
+    if (fd < 0) continue;
+    sockets.push_back(fd);
+    return "";
+  }
+  return strerror(errno);
+}
+
+std::string TryUnixPath(const std::string& path) {
+  if (path.size() > kMaxSocketPath) return absl::StrCat("the path is longer than ", kMaxSocketPath, " bytes");
+  std::error_code ignored;
+  const fs::path parent = fs::absolute(path).parent_path();
+  return fs::is_directory(parent, ignored) ? "" : absl::StrCat("no folder ", parent.string());
 }
 
 // Restarts services that have ended; the others resend what was lost.
@@ -39,8 +90,7 @@ class Supervisor {
         life.backoff =
             now - life.started > kHealthy ? kFirstBackoff : std::min(2 * life.backoff, kLastBackoff);
         life.restart_at = now + life.backoff;
-        Say(absl::StrCat(std::string(death.message()), "; starting it again in ",
-                         absl::FormatDuration(life.backoff)));
+        Say(absl::StrCat(death.message(), "; starting it again in ", absl::FormatDuration(life.backoff)));
       } else if (now >= *life.restart_at) {
         if (absl::Status status = services.Restart(service); !status.ok()) return status;
         life.started = now;
@@ -51,8 +101,7 @@ class Supervisor {
   }
 
   bool restarting() const {
-    return std::any_of(lives_.begin(), lives_.end(),
-                       [](const Life& life) { return life.restart_at.has_value(); });
+    return std::ranges::any_of(lives_, [](const Life& life) { return life.restart_at.has_value(); });
   }
 
  private:
@@ -118,6 +167,22 @@ void SayHowToUse(const LocalServices& services) {
 }
 
 }  // namespace
+
+absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags) {
+  std::vector<int> sockets;
+  const absl::Cleanup close_all = [&sockets] {
+    for (int fd : sockets) close(fd);
+  };
+  for (const auto& [flag, address] : flags) {
+    if (address.empty()) continue;
+    const std::string problem = IsUnixPath(address) ? TryUnixPath(address.substr(strlen(kUnixPrefix)))
+                                                    : TryHostPort(address, sockets);
+    if (!problem.empty()) {
+      return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", address, ": ", problem));
+    }
+  }
+  return absl::OkStatus();
+}
 
 int RunUp(const LocalServicesOptions& given) {
   LocalServicesOptions options = given;

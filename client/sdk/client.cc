@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
     for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());
     if (!completions[0].tokens.empty()) wanted.mutable_logprobs()->clear_prompt();  // all of it is known
   }
-  const bool whole = std::all_of(completions.begin(), completions.end(), [](const Completion& completion) {
+  const bool whole = std::ranges::all_of(completions, [](const Completion& completion) {
     return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;
   });
   if (!whole || completions.size() != std::max<uint32_t>(request.n(), 1)) {

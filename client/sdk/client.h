@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
@@ -22,8 +21,7 @@ struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
   absl::Duration describe_timeout = absl::Seconds(5);
   absl::Duration generate_timeout = absl::InfiniteDuration();
-  // How long to retry a generation that finds nobody or breaks off; it goes on where it was. Zero: not at
-  // all.
+  // How long to retry a generation that finds nobody or breaks off, where it was. Zero: not at all.
   absl::Duration retry_for = absl::ZeroDuration();
   ChannelSecurity security = {};  // plaintext
 };

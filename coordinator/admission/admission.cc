@@ -45,17 +45,6 @@ void Admission::Ticket::End(absl::Status reason) {
   changed_.Notify();
 }
 
-absl::Status Admission::CheckRoom(const std::string& client) const {
-  const size_t per_client = static_cast<size_t>(limits_.max_waiting);
-  const size_t waiting = queue_.size_of(client);
-  if (waiting < per_client && queue_.size() < per_client * kMaxWaitingClients) return absl::OkStatus();
-  return BusyError(
-      "QUEUE_FULL",
-      absl::StrCat(running_samples_, " of at most ", limits_.max_samples, " requests are running, ",
-                   queue_.size(), " wait, ", waiting, " of them of this client"),
-      kRetryAfter);
-}
-
 absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::string& client, int samples,
                                                                     std::function<void(absl::Status)> end) {
   if (!open_) return Draining();
@@ -64,7 +53,15 @@ absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::s
   if (queue_.size() == 0 && running_samples_ + samples <= limits_.max_samples) {
     ticket->Run();
   } else {
-    if (absl::Status status = CheckRoom(client); !status.ok()) return status;
+    const size_t per_client = static_cast<size_t>(limits_.max_waiting);
+    const size_t waiting = queue_.size_of(client);
+    if (waiting >= per_client || queue_.size() >= per_client * kMaxWaitingClients) {
+      return BusyError(
+          "QUEUE_FULL",
+          absl::StrCat(running_samples_, " of at most ", limits_.max_samples, " requests are running, ",
+                       queue_.size(), " wait, ", waiting, " of them of this client"),
+          kRetryAfter);
+    }
     queue_.Push(client, samples, ticket.get());
   }
   on_change_();

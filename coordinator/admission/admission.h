@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "coordinator/servers/grpc_timer.h"
@@ -58,7 +57,6 @@ class FairQueue {
     if (flows_.back().waiting.empty()) flows_.pop_back();
   }
 
-  // Removes a request that no longer waits.
   void Remove(const Request* request) {
     for (auto flow = flows_.begin(); flow != flows_.end(); ++flow) {
       const size_t removed =
@@ -71,7 +69,7 @@ class FairQueue {
   }
 
   size_t size() const { return size_; }
-  size_t size_of(const std::string& client) const {
+  size_t size_of(const std::string& client) {
     const auto flow = Find(client);
     return flow == flows_.end() ? 0 : flow->waiting.size();
   }
@@ -88,12 +86,7 @@ class FairQueue {
     bool paid = false;  // has earned in this turn
   };
 
-  template <class Self>
-  static auto FindIn(Self& flows, const std::string& client) {
-    return std::find_if(flows.begin(), flows.end(), [&](const Flow& flow) { return flow.client == client; });
-  }
-  auto Find(const std::string& client) { return FindIn(flows_, client); }
-  auto Find(const std::string& client) const { return FindIn(flows_, client); }
+  auto Find(const std::string& client) { return std::ranges::find(flows_, client, &Flow::client); }
 
   void EndTurn() {
     flows_.front().paid = false;
@@ -123,11 +116,8 @@ class Admission {
   class Ticket {
    public:
     ~Ticket();
-    Ticket(const Ticket&) = delete;
-    Ticket& operator=(const Ticket&) = delete;
 
-    // Waits until the call may run; call it once. CANCELLED after Cancel, DEADLINE_EXCEEDED at `deadline`, or
-    // the status that the call was ended with.
+    // Waits, once, until the call may run. CANCELLED after Cancel, DEADLINE_EXCEEDED, or why it was ended.
     asio::awaitable<absl::Status> WaitForTurn(Clock::time_point deadline);
     // Ends a WaitForTurn in progress.
     void Cancel() { End(absl::CancelledError("cancelled")); }
@@ -147,10 +137,9 @@ class Admission {
     Event changed_;
   };
 
-  // Lets a call of `client` in: it runs at once, or waits its turn among the clients. RESOURCE_EXHAUSTED,
-  // reason QUEUE_FULL, with RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close.
-  // `samples` is in [1, max_samples]. `end` ends a call in progress for a reason; only after it has returned
-  // may the ticket be destroyed.
+  // Lets a call of `client` in, to run or wait its turn. RESOURCE_EXHAUSTED, reason QUEUE_FULL, with
+  // RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close. `samples` is in [1,
+  // max_samples]. `end` ends a call in progress; only after it has returned may the ticket be destroyed.
   absl::StatusOr<std::unique_ptr<Ticket>> Enter(const std::string& client, int samples,
                                                 std::function<void(absl::Status)> end);
 
@@ -164,8 +153,6 @@ class Admission {
   size_t waiting() const { return queue_.size(); }
 
  private:
-  absl::Status CheckRoom(const std::string& client) const;
-  // Starts the calls whose turn it is, while there is room for their samples.
   void StartNext();
 
   const asio::any_io_executor executor_;

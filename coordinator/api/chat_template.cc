@@ -51,8 +51,7 @@ jinja::program ParseProgram(const std::string& source) {
 // The variables of a conversation that Render itself sets.
 constexpr const char* kOwnVariables[] = {"messages", "tools", "documents", "add_generation_prompt"};
 
-// The line that says what is wrong. The engine wraps it into what it was doing, and marks what a template
-// itself raises.
+// The line that says what is wrong, out of what the engine adds to it.
 std::string Reason(const std::string& message) {
   constexpr char kRaised[] = "Jinja Exception: ";
   const size_t raised = message.find(kRaised);
@@ -67,10 +66,8 @@ std::map<std::string, std::string> SpecialTokens(const Json& config) {
   std::map<std::string, std::string> tokens;
   for (const auto& [key, value] : config.items()) {
     if (!absl::EndsWith(key, "_token")) continue;
-    if (value.is_string()) tokens[key] = value.get<std::string>();
-    if (value.is_object() && value.contains("content") && value["content"].is_string()) {
-      tokens[key] = value["content"].get<std::string>();
-    }
+    const Json& token = value.is_object() && value.contains("content") ? value["content"] : value;
+    if (token.is_string()) tokens[key] = token.get<std::string>();
   }
   return tokens;
 }
@@ -117,8 +114,7 @@ void MarkContents(const jinja::value& messages) {
   }
 }
 
-// Ends the text with the last message as transformers does: where it is written last, with the spaces behind
-// it only if the template keeps them.
+// Ends the text with the last message, as transformers does: with the spaces that the template keeps.
 absl::Status CutBehind(const ChatMessage& message, RenderedChat* chat) {
   const std::string& content = message.parts.empty() ? message.content : message.parts.back();
   const absl::string_view words = absl::StripAsciiWhitespace(content);
@@ -162,8 +158,8 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std
   if (!source) return std::unique_ptr<const ChatTemplate>();
   auto parsed = Parse(*std::move(source), SpecialTokens(*config));
   if (parsed.ok()) return parsed;
-  return absl::UnimplementedError(absl::StrCat((own_file ? template_path : config_path).string(), ": ",
-                                               std::string(parsed.status().message())));
+  return absl::UnimplementedError(
+      absl::StrCat((own_file ? template_path : config_path).string(), ": ", parsed.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
@@ -211,8 +207,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
     if (!json.ok()) return json.status();
     variables["messages"].push_back(*std::move(json));
   }
-  // Parsed each time: the engine changes a program while it runs, and an exception can leave it changed. It
-  // costs less than a millisecond.
+  // Parsed each time, in less than a millisecond: the engine changes a program while it runs.
   try {
     JinjaLimits limits;
     jinja::program program = ParseProgram(source_);

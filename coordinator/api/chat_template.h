@@ -15,18 +15,14 @@ namespace outrider {
 struct ChatMessage {
   std::string role;
   std::string content;
-  // If set, the content in several parts, instead of `content`.
-  std::vector<std::string> parts = {};
-  // A JSON object of further fields of the message for the template; empty: none.
-  std::string fields = "";
+  std::vector<std::string> parts = {};  // if set, the content in several parts, instead of `content`
+  std::string fields = "";  // a JSON object of further fields of the message for the template; empty: none
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages = {};
-  // A JSON object of further variables of the template; empty: none.
-  std::string variables = "";
-  // The text ends with the last message, which has some.
-  bool continue_final_message = false;
+  std::string variables = "";           // a JSON object of further variables of the template; empty: none
+  bool continue_final_message = false;  // the text ends with the last message, which has some
 };
 
 struct RenderedChat {
@@ -43,8 +39,7 @@ class ChatTemplate {
   // file: INVALID_ARGUMENT if it is damaged, and that of Parse.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load(const std::string& folder);
 
-  // `special_tokens` are variables of the template: "bos_token" and the like. UNIMPLEMENTED if `source` is no
-  // template or uses something unsupported.
+  // `special_tokens` are variables: "bos_token" and so on. UNIMPLEMENTED if it is no supported template.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Parse(
       std::string source, std::map<std::string, std::string> special_tokens);
 
@@ -55,9 +50,8 @@ class ChatTemplate {
   static absl::Status CheckVariables(const std::string& variables);
 
   // Renders the conversation up to where the assistant speaks, with special tokens written out. The variables
-  // were checked. `now` is for templates that tell the model the date. INVALID_ARGUMENT, in the template's
-  // words, if it refuses the conversation, exceeds JinjaLimits, or does not write the message to be
-  // continued.
+  // were checked. `now` is for templates that tell the date. INVALID_ARGUMENT, in the template's words, if it
+  // refuses the conversation, exceeds JinjaLimits, or does not write the message to be continued.
   absl::StatusOr<RenderedChat> Render(const Conversation& chat, std::time_t now) const;
 
  private:

@@ -5,26 +5,22 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <utility>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/obs/version.h"
 #include "common/rpc/error.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/request_context.h"
-#include "coordinator/generation/round_tally.h"
 
 namespace outrider {
 namespace {
 
 // Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
 constexpr size_t kMaxParsedHere = 4096;
-// Texts and messages within a request.
-constexpr size_t kMaxObjects = size_t{1} << 16;
+constexpr size_t kMaxObjects = size_t{1} << 16;  // texts and messages within a request
 
 // The status of an exception, which ends its request and no other: memory ran out, or there is a defect.
 absl::Status Failure(const std::exception_ptr& exception) {
@@ -46,8 +42,8 @@ Clock::time_point DeadlineOf(gpr_timespec deadline) {
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
       index(index),
-      decoding(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork),
-      loop(&decoding, [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
+      loop(call->parts_.decode, std::move(request), call->received_, call->deadline_, fork,
+           [this](v1::GenerateResponse chunk) { return Send(std::move(chunk)); }),
       pacer(std::make_shared<ChunkPacer>(
           call->executor_, call->parts_.stream_interval,
           [this](const v1::GenerateResponse& chunk) { unsent = this->call->writer_.Send(chunk); })),
@@ -57,11 +53,6 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
   if (call->cancelled_) co_return absl::CancelledError("cancelled");
   chunk.set_sample(index);
   pacer->Add(std::move(chunk));
-  if (absl::Status status = co_await AwaitRoom(); !status.ok()) co_return status;
-  co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
-}
-
-asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
   while (unsent >= ChunkWriter::kMaxUnsent && !call->cancelled_ && Clock::now() < call->deadline_) {
     const bool stalls = co_await call->StallsUntil(room, call->deadline_);
     if (stalls && unsent >= ChunkWriter::kMaxUnsent) {
@@ -70,7 +61,7 @@ asio::awaitable<absl::Status> GenerateCall::Sample::AwaitRoom() {
           absl::StrCat("the client has read nothing for ", Seconds(call->parts_.read_patience), " s"));
     }
   }
-  co_return absl::OkStatus();
+  co_return call->cancelled_ ? absl::CancelledError("cancelled") : absl::OkStatus();
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
@@ -122,21 +113,20 @@ void GenerateCall::Interrupt(absl::Status reason) {
   }
   interrupted_.Notify();
   OnRoom();
-  for (const auto& sample : samples_) sample->decoding.Stop();
+  for (const auto& sample : samples_) sample->loop.Stop();
   if (search_ != nullptr) search_->Stop();
-}
-
-asio::awaitable<absl::Status> GenerateCall::Serve() {
-  absl::StatusOr<Request> request = co_await Admit();
-  if (!request.ok()) co_return request.status();
-  if (request->beam) co_return co_await RunSearch(*std::move(request));
-  co_return co_await RunSamples(*std::move(request));
 }
 
 asio::awaitable<void> GenerateCall::Run() {
   absl::Status status;
   try {
-    status = co_await Serve();
+    absl::StatusOr<Request> request = co_await Admit();
+    status = request.status();
+    if (request.ok() && request->beam) {
+      status = co_await RunSearch(*std::move(request));
+    } else if (request.ok()) {
+      status = co_await RunSamples(*std::move(request));
+    }
   } catch (...) {
     status = Failure(std::current_exception());
   }
@@ -146,22 +136,19 @@ asio::awaitable<void> GenerateCall::Run() {
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
                                 {"code", absl::StatusCodeToString(status.code())},
-                                {"error", std::string(status.message())}});
+                                {"error", status.message()}});
   }
   parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   // A request refused for its content, or for how many its sender has, took no time.
   const bool is_refusal = !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
   if (!is_refusal) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
-  co_await AwaitReading();
-}
-
-asio::awaitable<void> GenerateCall::AwaitReading() {
+  // Until the client has read everything or has stopped reading.
   while (!done_) {
     const bool stalls = co_await StallsUntil(read_, Clock::time_point::max());
     if (!stalls || done_) continue;
     writer_.Abandon();
-    co_return;
+    break;
   }
 }
 
@@ -228,7 +215,7 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   Spawn(*samples_[0]);
   co_await running_.Wait();
   // The first has stayed on the servers for as long as another might have been copied from it.
-  samples_[0]->decoding.Stop();
+  samples_[0]->loop.Stop();
   co_return cancelled_ ? interruption_ : absl::OkStatus();
 }
 
@@ -258,7 +245,7 @@ void GenerateCall::Spawn(Sample& sample) {
 
 asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   parts_.decode.policy->Begin();
-  const Generation& generation = sample.decoding.generation;
+  const Generation& generation = sample.loop.generation;
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
@@ -276,11 +263,11 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   parts_.decode.policy->End();
   parts_.decode.metrics->OnSampleEnd(generation.progress());
   if (!status.ok()) Interrupt(status);
-  if (sample.index > 0) sample.decoding.Stop();
+  if (sample.index > 0) sample.loop.Stop();
 }
 
 void GenerateCall::StartSiblings() {
-  const Generation& first = samples_[0]->decoding.generation;
+  const Generation& first = samples_[0]->loop.generation;
   while (samples_.size() < wanted_samples_) {
     const auto index = static_cast<uint32_t>(samples_.size());
     Request request = first.request();
@@ -298,29 +285,28 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
   int64_t emitted = 0;
   v1::SpeculationStats stats;
   for (const auto& sample : samples_) {
-    emitted += sample->decoding.generation.emitted();
-    AddCounts(sample->decoding.generation.stats(), &stats);
+    emitted += sample->loop.generation.emitted();
+    AddCounts(sample->loop.generation.stats(), &stats);
   }
   if (search_ != nullptr) {
     emitted = search_->steps();
     stats = search_->stats();
   }
-  const Request& request =
-      search_ != nullptr ? search_->request() : samples_[0]->decoding.generation.request();
+  const Request& request = search_ != nullptr ? search_->request() : samples_[0]->loop.generation.request();
   LogInfo("request",
           {{"request_id", context_.request_id()},
            {"traceparent", context_.traceparent()},
            {"sequence",
-            search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->decoding.generation.sequence_id())},
+            search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->loop.generation.sequence_id())},
            {"code", absl::StatusCodeToString(status.code())},
-           {"error", std::string(status.message())},
-           {"prompt_tokens", static_cast<int64_t>(request.prompt.size())},
-           {"samples", static_cast<int64_t>(request.samples)},
-           {"beam_width", static_cast<int64_t>(request.candidates > 0 ? request.beam->width() : 0)},
+           {"error", status.message()},
+           {"prompt_tokens", request.prompt.size()},
+           {"samples", request.samples},
+           {"beam_width", request.candidates > 0 ? request.beam->width() : 0},
            {"completion_tokens", emitted},
-           {"rounds", static_cast<int64_t>(stats.rounds())},
-           {"drafted", static_cast<int64_t>(stats.drafted())},
-           {"accepted", static_cast<int64_t>(stats.accepted())},
+           {"rounds", stats.rounds()},
+           {"drafted", stats.drafted()},
+           {"accepted", stats.accepted()},
            {"acceptance_rate", AcceptanceRate(stats)},
            {"seconds", Seconds(Clock::now() - received_)}});
 }

@@ -1,16 +1,23 @@
-// The public gRPC service, and one call of Generate: its samples, and the stream to its client.
+// The public gRPC service, one call of Generate, and how, and how often, chunks leave for its client.
 #pragma once
 
+#include <grpcpp/grpcpp.h>
+
 #include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/net/asio.h"
+#include "common/rpc/parse_message.h"
 #include "coordinator/admission/admission.h"
-#include "coordinator/api/chunk_writer.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/decode/beam_loop.h"
 #include "coordinator/decode/round_loop.h"
@@ -19,8 +26,155 @@
 
 namespace outrider {
 
-// What the public service and its calls share. All of it belongs to the process and outlives the service. The
-// executor has one thread.
+// The stream to one client. Belongs to gRPC until OnDone.
+class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
+ public:
+  // With this many chunks unsent, the generations wait for the client.
+  static constexpr size_t kMaxUnsent = 64;
+
+  struct Handlers {
+    std::function<void()> on_room, on_cancel, on_done;  // gRPC's threads
+  };
+
+  explicit ChunkWriter(grpc::CallbackServerContext* context) : context_(*context) {}
+
+  // Call before anything is sent.
+  void SetHandlers(Handlers handlers) { handlers_ = std::move(handlers); }
+
+  // Queues a chunk, or drops it after End. Returns the number of unsent chunks.
+  size_t Send(const v1::GenerateResponse& chunk) {
+    grpc::ByteBuffer bytes = SerializeMessage(chunk);
+    absl::MutexLock lock(&mutex_);
+    if (end_) return 0;
+    queue_.push_back(std::move(bytes));
+    if (!writing_) WriteNext();
+    return queue_.size();
+  }
+
+  // Ends the stream once the queue has been sent.
+  void End(grpc::Status status) {
+    absl::MutexLock lock(&mutex_);
+    end_ = std::move(status);
+    if (!writing_) Finish(*end_);
+  }
+
+  // Chunks sent so far; shows whether the client reads.
+  uint64_t written() {
+    absl::MutexLock lock(&mutex_);
+    return written_;
+  }
+
+  // Drops what is queued for a client that does not read it. Acts like a cancellation, also after End.
+  void Abandon() {
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!writing_) return;
+      // Until this is over the stream does not finish, and the context stays.
+      abandoning_ = true;
+    }
+    context_.TryCancel();
+    absl::MutexLock lock(&mutex_);
+    abandoning_ = false;
+    if (!writing_ && end_) Finish(*end_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    bool room = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      writing_ = false;
+      queue_.pop_front();
+      if (ok) {
+        ++written_;
+      } else {
+        queue_.clear();
+      }
+      room = queue_.size() == kMaxUnsent / 2 || !ok;
+      if (!queue_.empty()) {
+        WriteNext();
+      } else if (end_ && !abandoning_) {
+        Finish(*end_);
+      }
+    }
+    if (room) handlers_.on_room();
+  }
+  void OnCancel() override { handlers_.on_cancel(); }
+  void OnDone() override {
+    // on_done may destroy this writer before it returns.
+    const auto on_done = std::move(handlers_.on_done);
+    on_done();
+  }
+
+ private:
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    writing_ = true;
+    if (queue_.size() == 1 && end_) {
+      StartWriteLast(&queue_.front(), grpc::WriteOptions());
+    } else {
+      StartWrite(&queue_.front());
+    }
+  }
+
+  grpc::CallbackServerContext& context_;
+  Handlers handlers_;
+  absl::Mutex mutex_;
+  std::deque<grpc::ByteBuffer> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool abandoning_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Joins chunks of a sample that come soon after one another. Each chunk that leaves wakes threads here and at
+// the client, perhaps where the models run. Executor thread; held by shared_ptr.
+class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
+ public:
+  // Calls `send` no sooner than `interval` after the last time, and never after destruction.
+  ChunkPacer(const asio::any_io_executor& executor, Clock::duration interval,
+             std::function<void(const v1::GenerateResponse&)> send)
+      : interval_(interval), send_(std::move(send)), timer_(executor) {}
+
+  // Sends the chunk with what waits: at once if it is the first, the last, or wanted piece by piece.
+  void Add(v1::GenerateResponse chunk) {
+    const bool at_once =
+        chunk.has_finish() || chunk.has_trace() || chunk.prompt_logprobs_size() > 0 || Clock::now() >= next_;
+    const bool is_timed = waiting_.has_value();
+    Join(std::move(chunk));
+    if (at_once) return Flush();
+    if (is_timed) return;
+    timer_.expires_at(next_);
+    timer_.async_wait([weak = weak_from_this()](const boost::system::error_code& error) {
+      if (auto pacer = weak.lock(); pacer && !error) pacer->Flush();
+    });
+  }
+
+  void Flush() {
+    timer_.cancel();
+    if (!waiting_) return;
+    next_ = Clock::now() + interval_;
+    send_(*std::exchange(waiting_, std::nullopt));
+  }
+
+ private:
+  void Join(v1::GenerateResponse&& chunk) {
+    if (!waiting_) {
+      waiting_ = std::move(chunk);
+      return;
+    }
+    // Merging appends what is repeated, and replaces what is not.
+    chunk.set_position(waiting_->position());
+    chunk.set_text(waiting_->text() + chunk.text());
+    waiting_->MergeFrom(chunk);
+  }
+
+  const Clock::duration interval_;
+  const std::function<void(const v1::GenerateResponse&)> send_;
+  GrpcTimer timer_;
+  Clock::time_point next_;  // when a chunk may leave; at first any time
+  std::optional<v1::GenerateResponse> waiting_;
+};
+
+// What the public service and its calls share. Outlives the service. The executor has one thread.
 struct ServiceParts {
   DecodeParts decode;
   asio::any_io_executor parsers;  // threads for requests that take long to parse
@@ -51,14 +205,11 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   // One of the continuations. Later ones begin as copies of the first, once its prompt is computed.
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
+    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, if it does not.
     asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
-    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, when it has stopped
-    // reading.
-    asio::awaitable<absl::Status> AwaitRoom();
 
     GenerateCall* const call;
     const uint32_t index;
-    Decoding decoding;
     RoundLoop loop;
     const std::shared_ptr<ChunkPacer> pacer;
     size_t unsent = 0;  // chunks after the last send, unless the client has caught up since
@@ -66,23 +217,17 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   };
 
   asio::awaitable<void> Run();
-  asio::awaitable<absl::Status> Serve();
-  // Waits until the client has read everything or has stopped reading.
-  asio::awaitable<void> AwaitReading();
-  // Waits for the event or the deadline, but no longer than a client may go without reading. Returns whether
-  // it has read nothing for that long.
+  // Waits for the event, or as long as a client may go without reading. Returns whether it has read nothing.
   asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);
   // Waits for the call's turn, and for a target if there was none yet; only then parses the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
   asio::awaitable<absl::StatusOr<Request>> Parse();
-  // Ends the samples where they are.
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<absl::Status> RunSearch(Request request);
   void Spawn(Sample& sample);
   asio::awaitable<void> RunSample(Sample& sample);
-  // Starts the samples after the first.
   void StartSiblings();
   void OnRoom();
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }

@@ -37,9 +37,8 @@ class BlockDepth {
       outer_.push_back(depth_++);
     } else if (name == "elif") {
       ++depth_;
-    } else if (name.starts_with("end") && !outer_.empty()) {
-      depth_ = outer_.back();
-      outer_.pop_back();
+    } else if (name.starts_with("end")) {
+      Leave();
     }
     return depth_;
   }
@@ -87,10 +86,8 @@ value BoundedRange(const jinja::func_args& arguments) {
 
 bool HasInput(const jinja::value& v) {
   const auto is_input = [](const jinja::string_part& part) { return part.is_input; };
-  return std::any_of(v->val_str.parts.begin(), v->val_str.parts.end(), is_input) ||
-         std::any_of(v->val_arr.begin(), v->val_arr.end(), HasInput) ||
-         std::any_of(v->val_obj.begin(), v->val_obj.end(),
-                     [](const auto& entry) { return HasInput(entry.second); });
+  return std::ranges::any_of(v->val_str.parts, is_input) || std::ranges::any_of(v->val_arr, HasInput) ||
+         std::ranges::any_of(v->val_obj, [](const auto& entry) { return HasInput(entry.second); });
 }
 
 // Throws for syntax that the engine reads differently from Jinja2.
@@ -98,10 +95,10 @@ void CheckNames(const std::vector<token>& tokens, size_t i) {
   if (tokens[i].t != token::identifier || i == 0) return;
   const std::string& name = tokens[i].value;
   if (tokens[i - 1].t == token::numeric_literal && (name[0] == 'e' || name[0] == 'E') && name != "else") {
-    throw std::runtime_error("a number with an exponent is not supported");
+    Refuse("a number with an exponent");
   }
   const bool is_ours = name != "lipsum" && name != "cycler" && name != "joiner" && name != "self";
-  if (!is_ours && tokens[i - 1].t != token::dot) throw std::runtime_error(name + " is not supported");
+  if (!is_ours && tokens[i - 1].t != token::dot) Refuse(name);
 }
 
 }  // namespace
@@ -147,10 +144,8 @@ void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
 }
 
 void JinjaLimits::Bound(jinja::program* program) {
-  JinjaNodes nodes(this);
-  nodes.Bound(program->body);
   // Each turn of a loop, and each call, copies all variables.
-  step_ = kStepWork + nodes.variables();
+  step_ = kStepWork + BoundNodes(program->body, this);
 }
 
 void JinjaLimits::Bound(jinja::context* context) {
@@ -194,13 +189,11 @@ void JinjaLimits::CheckInsert(const value& container, const value& v, int depth)
 void JinjaLimits::CheckCall(const std::string& name, const value& input,
                             const std::vector<value>& arguments) {
   // Divides by zero, which ends the process; `select` and the like call it by its name.
-  if (name == "divisibleby") throw std::runtime_error("divisibleby is not supported");
+  if (name == "divisibleby") Refuse("divisibleby");
   uint64_t argument_bytes = 1;
   for (const value& argument : arguments) {
     Measure(argument);
-    if (IsText(argument) && argument->val_str.str() == "divisibleby") {
-      throw std::runtime_error("divisibleby is not supported");
-    }
+    if (IsText(argument) && argument->val_str.str() == "divisibleby") Refuse("divisibleby");
     const auto* named = jinja::cast_val<std::shared_ptr<jinja::value_kwarg_t>>(argument);
     const value& given = named == nullptr ? argument : named->val;
     argument_bytes += Bytes(given);
@@ -227,9 +220,8 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
   }
   if (name == "sort" && !HaveOneOrder(input->val_arr))
     throw std::runtime_error("sort of values of several kinds");
-  if (name == "dictsort" && input->val_obj.size() > kSortedAnyhow) {
-    throw std::runtime_error("dictsort of more than 16 entries is not supported");
-  }
+  const bool is_long = input->val_obj.size() > kSortedAnyhow;
+  if (name == "dictsort" && is_long) Refuse("dictsort of more than 16 entries");
 }
 
 bool IsText(const jinja::value& v) { return jinja::is_val<jinja::value_string>(v); }

@@ -110,8 +110,7 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
       Slice(input->val_str, static_cast<size_t>(rest.data() - text.data()), rest.size()));
 }
 
-// Whether a filter or a method makes new texts of its input, rather than returning part of it or of its
-// arguments.
+// Whether a filter or a method makes new texts, rather than returning part of what it is given.
 bool MakesTexts(const std::string& name, const value& input) {
   if (IsText(input)) return name != "default" && name != "d";
   return name == "join" || name == "tojson";
@@ -120,7 +119,7 @@ bool MakesTexts(const std::string& name, const value& input) {
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
   // The engine takes it for the method, which is called with braces.
-  if (call.name == "format") throw std::runtime_error("the filter format is not supported");
+  if (call.name == "format") Refuse("the filter format");
   if (value made = PythonFilter(call.name, input, call.arguments)) return made;
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
   value result = jinja::filter_expression(Known(input), call.Node()).execute_impl(ctx);
@@ -286,53 +285,63 @@ struct Output final : jinja::statement {
   JinjaLimits* const limits;
 };
 
-}  // namespace
+// Replaces nodes by bounded ones.
+class Nodes {
+ public:
+  explicit Nodes(JinjaLimits* limits) : limits_(limits) {}
 
-void JinjaNodes::Bound(jinja::statements& body) {
-  for (statement_ptr& statement : body) {
-    BoundNode(statement);
-    statement = std::make_unique<Output>(std::move(statement), limits_);
+  void BoundBody(jinja::statements& body) {
+    for (statement_ptr& statement : body) {
+      Bound(statement);
+      statement = std::make_unique<Output>(std::move(statement), limits_);
+    }
   }
-}
 
-void JinjaNodes::BoundAll(jinja::statements& nodes) {
-  for (statement_ptr& node : nodes) BoundNode(node);
-}
+  uint64_t variables() const { return variables_; }
 
-void JinjaNodes::BoundChild(std::vector<Pair>& pairs) {
-  for (auto& [key, element] : pairs) {
-    BoundNode(key);
-    BoundNode(element);
+ private:
+  void Bound(statement_ptr& node);
+  void Bound(jinja::statements& nodes) {
+    for (statement_ptr& node : nodes) Bound(node);
   }
-}
+  void Bound(std::vector<std::pair<statement_ptr, statement_ptr>>& pairs) {
+    for (auto& [key, element] : pairs) {
+      Bound(key);
+      Bound(element);
+    }
+  }
+  template <class Node, class... Children>
+  bool Replace(statement_ptr& node, Children Node::*... children) {
+    auto* const found = dynamic_cast<Node*>(node.get());
+    if (found == nullptr) return false;
+    (Bound(found->*children), ...);
+    const size_t pos = found->pos;
+    node = std::make_unique<Bounded<Node>>(std::move(*found), limits_);
+    node->pos = pos;
+    return true;
+  }
 
-template <class Node, class... Children>
-bool JinjaNodes::Replace(statement_ptr& node, Children Node::*... children) {
-  auto* const found = dynamic_cast<Node*>(node.get());
-  if (found == nullptr) return false;
-  (BoundChild(found->*children), ...);
-  const size_t pos = found->pos;
-  node = std::make_unique<Bounded<Node>>(std::move(*found), limits_);
-  node->pos = pos;
-  return true;
-}
+  JinjaLimits* const limits_;
+  uint64_t variables_ = 0;
+};
 
-void JinjaNodes::BoundNode(statement_ptr& node) {
+void Nodes::Bound(statement_ptr& node) {
   if (node == nullptr) return;
   // Bodies first: the engine does not look at the statements in them, but may look at all others.
-  if (auto* found = jinja::cast_stmt<jinja::if_statement>(node)) Bound(found->body), Bound(found->alternate);
+  if (auto* found = jinja::cast_stmt<jinja::if_statement>(node))
+    BoundBody(found->body), BoundBody(found->alternate);
   if (auto* found = jinja::cast_stmt<jinja::for_statement>(node))
-    Bound(found->body), Bound(found->default_block);
-  if (auto* found = jinja::cast_stmt<jinja::set_statement>(node)) Bound(found->body), ++variables_;
+    BoundBody(found->body), BoundBody(found->default_block);
+  if (auto* found = jinja::cast_stmt<jinja::set_statement>(node)) BoundBody(found->body), ++variables_;
   if (auto* found = jinja::cast_stmt<jinja::macro_statement>(node)) {
-    Bound(found->body);
+    BoundBody(found->body);
     variables_ += 1 + found->args.size();
   }
-  if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) Bound(found->body);
-  if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) Bound(found->body);
+  if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) BoundBody(found->body);
+  if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) BoundBody(found->body);
   // Identifiers, literals and the like stay; conditions only pass values on.
   if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
-    BoundNode(found->start_expr), BoundNode(found->stop_expr), BoundNode(found->step_expr);
+    Bound(found->start_expr), Bound(found->stop_expr), Bound(found->step_expr);
   } else {
     using namespace jinja;
     Replace(node, &member_expression::object, &member_expression::property) ||
@@ -353,6 +362,14 @@ void JinjaNodes::BoundNode(statement_ptr& node) {
         Replace(node, &ternary_expression::condition, &ternary_expression::true_expr,
                 &ternary_expression::false_expr);
   }
+}
+
+}  // namespace
+
+uint64_t BoundNodes(jinja::statements& body, JinjaLimits* limits) {
+  Nodes nodes(limits);
+  nodes.BoundBody(body);
+  return nodes.variables();
 }
 
 }  // namespace outrider

@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "jinja/lexer.h"
@@ -16,13 +15,11 @@
 
 namespace outrider {
 
-// Throws std::runtime_error for a template that is larger, or nests deeper, than the stack of the engine's
-// parser allows.
+// Throws std::runtime_error for a template that is larger, or nests deeper, than the parser's stack allows.
 void CheckTokens(const std::string& source, const jinja::lexer_result& tokens);
 
-// The limits of one rendering: the engine has none. Replaces the nodes of a program by equivalent ones that
-// count steps, sizes of values, and nested calls. Exceeding a limit ends the rendering with a
-// jinja::raised_exception. One thread.
+// The limits of one rendering: the engine has none. Replaces the nodes of a program by those that count
+// steps, sizes of values, and nested calls, and throw jinja::raised_exception. One thread.
 class JinjaLimits {
  public:
   // The program must not be used after this object is gone.
@@ -49,37 +46,13 @@ class JinjaLimits {
   int calls_ = 0;
 };
 
-// Replaces the nodes of a program by those that keep to JinjaLimits.
-class JinjaNodes {
- public:
-  explicit JinjaNodes(JinjaLimits* limits) : limits_(limits) {}
-
-  // Replaces the statements of a body.
-  void Bound(jinja::statements& body);
-
-  // How many names the program can set.
-  uint64_t variables() const { return variables_; }
-
- private:
-  using Pair = std::pair<jinja::statement_ptr, jinja::statement_ptr>;
-
-  void BoundNode(jinja::statement_ptr& node);
-  void BoundAll(jinja::statements& nodes);
-  void BoundChild(jinja::statement_ptr& node) { BoundNode(node); }
-  void BoundChild(jinja::statements& nodes) { BoundAll(nodes); }
-  void BoundChild(std::vector<Pair>& pairs);
-  template <class Node, class... Children>
-  bool Replace(jinja::statement_ptr& node, Children Node::*... children);
-
-  JinjaLimits* const limits_;
-  uint64_t variables_ = 0;
-};
+// Replaces the nodes of a body by those that keep to the limits. Returns how many names it can set.
+uint64_t BoundNodes(jinja::statements& body, JinjaLimits* limits);
 
 // Which texts come from clients, and which from the template. The engine marks the input and follows it
 // through most operations; this covers the rest.
 bool IsText(const jinja::value& v);
 
-// Marks the texts in a value as a client's.
 void MarkInput(const jinja::value& v);
 
 // Call after `result` was made of `from`. A text whose origin the engine has lost counts as a client's if any
@@ -90,6 +63,8 @@ void KeepInput(const jinja::value& from, const jinja::value& result);
 jinja::string Slice(const jinja::string& text, size_t begin, size_t size);
 
 // Where the engine silently differs from Jinja2: does what Jinja2 does, or refuses with std::runtime_error.
+
+[[noreturn]] void Refuse(const std::string& what);  // "... is not supported"
 
 // Python's str() of a value. The text is a client's if any part of the value is.
 jinja::value Printed(const jinja::value& v);
@@ -118,8 +93,7 @@ jinja::value SliceOf(const jinja::value& text, std::optional<int64_t> start, std
 
 enum class StripEnds { kBoth, kLeft, kRight };
 
-// `text`, valid UTF-8, without the characters at its ends that are white space by Python's str.isspace or, if
-// `characters` is given, that are among these.
+// `text`, valid UTF-8, without what str.isspace or, if given, `characters` has at its ends.
 std::string_view Strip(std::string_view text, StripEnds ends, std::optional<std::string_view> characters);
 
 }  // namespace outrider

@@ -27,32 +27,25 @@ bool IsList(const value& v) {
 bool IsMapping(const value& v) { return is_val<jinja::value_object>(v); }
 
 bool IsAscii(const value& text) {
-  const auto is_ascii = [](const jinja::string_part& part) {
-    return std::all_of(part.val.begin(), part.val.end(),
-                       [](char c) { return static_cast<signed char>(c) >= 0; });
-  };
-  return std::all_of(text->val_str.parts.begin(), text->val_str.parts.end(), is_ascii);
+  const auto is_ascii = [](char c) { return static_cast<signed char>(c) >= 0; };
+  return std::ranges::all_of(text->val_str.parts, [&](const jinja::string_part& part) {
+    return std::ranges::all_of(part.val, is_ascii);
+  });
 }
 
-bool BeginsCharacter(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
-
-// The number of characters in valid UTF-8.
-int64_t CharactersIn(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), BeginsCharacter);
-}
+int64_t CharactersIn(const std::string& text) { return std::ranges::count(text, false, IsContinuation); }
 
 // Where the character at this index begins; at the end of the text, its size.
 size_t OffsetOf(const std::string& text, int64_t index) {
   size_t at = 0;
   while (index > 0) {
     ++at;
-    if (at == text.size() || BeginsCharacter(text[at])) --index;
+    if (at == text.size() || !IsContinuation(text[at])) --index;
   }
   return at;
 }
 
-// repr() of a float: the shortest digits that read back as the same number, with an exponent from 1e16 on and
-// below 1e-4.
+// repr() of a float: the shortest digits that read back the same, with an exponent from 1e16, below 1e-4.
 std::string ReprOf(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
@@ -117,8 +110,6 @@ std::string StrOf(const value& v) {
   throw std::runtime_error("a " + v->type() + " is written out, which is not supported");
 }
 
-[[noreturn]] void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
-
 // The characters for which str.isspace is true.
 constexpr std::string_view kWhiteSpace[] = {
     "\t",           "\n",           "\v",           "\f",           "\r",
@@ -130,7 +121,7 @@ constexpr std::string_view kWhiteSpace[] = {
 
 size_t LastCharacterSize(std::string_view text) {
   size_t size = 1;
-  while (size < text.size() && (static_cast<unsigned char>(text[text.size() - size]) & 0xC0) == 0x80) ++size;
+  while (size < text.size() && IsContinuation(text[text.size() - size])) ++size;
   return size;
 }
 
@@ -141,6 +132,8 @@ bool IsStripped(std::string_view character, std::optional<std::string_view> char
 }
 
 }  // namespace
+
+void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
 
 value Printed(const value& v) {
   if (IsText(v)) return v;
@@ -207,9 +200,8 @@ bool IsLower(const value& v) {
 
 bool HasWrittenFloat(const value& v) {
   if (is_val<jinja::value_float>(v)) return jinja::value_to_json(v) != ReprOf(v->val_flt);
-  return std::any_of(v->val_arr.begin(), v->val_arr.end(), HasWrittenFloat) ||
-         std::any_of(v->val_obj.begin(), v->val_obj.end(),
-                     [](const auto& entry) { return HasWrittenFloat(entry.second); });
+  return std::ranges::any_of(v->val_arr, HasWrittenFloat) ||
+         std::ranges::any_of(v->val_obj, [](const auto& entry) { return HasWrittenFloat(entry.second); });
 }
 
 value PythonTextFilter(const std::string& name, const value& text, const std::vector<value>& arguments) {

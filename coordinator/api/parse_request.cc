@@ -9,10 +9,8 @@
 #include <optional>
 #include <tuple>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/distribution.h"
 #include "common/text/json.h"
@@ -52,8 +50,7 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
                                             std::span<const AddedTokens::Range> plain = {}) {
   auto tokens = tokenizer.Encode(text, add_special_tokens, plain);
   if (!tokens.ok()) {
-    return FieldError(field, "text that the model's tokenizer can split",
-                      std::string(tokens.status().message()));
+    return FieldError(field, "text that the model's tokenizer can split", tokens.status().message());
   }
   // A tokenizer may spell tokens that its model lacks, as that of Gemma 3 1B does with <image_soft_token>.
   for (const TokenId token : *tokens) {
@@ -81,12 +78,6 @@ absl::Status CheckMessage(const v1::ChatMessage& message) {
   return absl::OkStatus();
 }
 
-size_t BytesOf(const v1::ChatMessage& message) {
-  size_t bytes = message.content().size();
-  for (const std::string& part : message.parts()) bytes += part.size();
-  return bytes;
-}
-
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const RequestDefaults& defaults,
                                                const Tokenizer& tokenizer, uint32_t vocab_size,
                                                size_t capacity) {
@@ -95,11 +86,12 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(defaults.no_chat, ", so that there are no conversations"));
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
-  const auto messages = static_cast<uint64_t>(chat.messages_size());
-  if (auto status = CheckRange("chat.messages", messages, 1, kMaxMessages); !status.ok()) return status;
+  auto status = CheckRange("chat.messages", chat.messages_size(), 1, kMaxMessages);
+  if (!status.ok()) return status;
   size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size();
   for (const v1::ChatMessage& message : chat.messages()) {
-    bytes += BytesOf(message);
+    bytes += message.content().size();
+    for (const std::string& part : message.parts()) bytes += part.size();
     field_bytes += message.fields().size();
   }
   if (field_bytes > kMaxFieldBytes) {
@@ -108,17 +100,17 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(field_bytes, " bytes"));
   }
   if (!chat.chat_template_kwargs().empty()) {
-    if (absl::Status status = ChatTemplate::CheckVariables(chat.chat_template_kwargs()); !status.ok()) {
+    if (status = ChatTemplate::CheckVariables(chat.chat_template_kwargs()); !status.ok()) {
       return FieldError("chat.chat_template_kwargs",
                         "a JSON object without messages, tools, documents and add_generation_prompt",
-                        std::string(status.message()));
+                        status.message());
     }
   }
   Conversation conversation{.variables = chat.chat_template_kwargs(),
                             .continue_final_message = chat.continue_final_message()};
-  if (auto status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
+  if (status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
   for (const v1::ChatMessage& message : chat.messages()) {
-    if (absl::Status status = CheckMessage(message); !status.ok()) return status;
+    if (status = CheckMessage(message); !status.ok()) return status;
     const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
     conversation.messages.push_back({is_new ? "system" : message.role(),
                                      message.content(),
@@ -128,8 +120,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
   const absl::StatusOr<RenderedChat> chat_text =
       defaults.chat_template->Render(conversation, std::time(nullptr));
   if (!chat_text.ok()) {
-    return FieldError("chat.messages", "what the model's chat template takes",
-                      std::string(chat_text.status().message()));
+    return FieldError("chat.messages", "what the model's chat template takes", chat_text.status().message());
   }
   std::span<const AddedTokens::Range> plain = chat_text->content;
   if (defaults.control_tokens_in_chat) plain = {};
@@ -174,7 +165,7 @@ absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
     return FieldError("stop.strings",
                       absl::StrCat("at most ", StopMatcher::kMaxStopStrings, ", each 1 to ",
                                    StopMatcher::kMaxStopBytes, " bytes of UTF-8"),
-                      std::string(matcher.status().message()));
+                      matcher.status().message());
   }
   if (stop.has_max_tokens() && stop.max_tokens() == 0 && proto.has_beam()) {
     return FieldError("stop.max_tokens", "1 or more with beam", "0");
@@ -183,9 +174,8 @@ absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
 }
 
 absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
-  constexpr uint32_t kMaxTop = kMaxTopLogProbabilities;
-  absl::Status status = CheckRange("logprobs.top", options.top(), 0, kMaxTop);
-  status.Update(CheckRange("logprobs.prompt", options.prompt(), 0, kMaxTop));
+  absl::Status status = CheckRange("logprobs.top", options.top(), 0, kMaxTopLogProbabilities);
+  status.Update(CheckRange("logprobs.prompt", options.prompt(), 0, kMaxTopLogProbabilities));
   if (!status.ok()) return status;
   if (options.has_top()) request.params.set_logprobs(options.top());
   request.params.set_logprobs_before_controls(options.before_controls());
@@ -195,8 +185,7 @@ absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) 
 
 absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Request& request) {
   if (proto.has_n()) {
-    if (auto status = CheckRange("n", proto.n(), 1, static_cast<uint64_t>(max_samples)); !status.ok())
-      return status;
+    if (auto status = CheckRange("n", proto.n(), 1, max_samples); !status.ok()) return status;
     request.samples = static_cast<int>(proto.n());
   }
   if (request.samples > 1 && !request.resumed.empty()) {
@@ -219,8 +208,7 @@ absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
     if (size <= most) continue;
     return FieldError(field, absl::StrCat("at most ", most, " entries"), absl::StrCat(size, " entries"));
   }
-  return CheckRange("speculation.draft_top_n", proto.speculation().draft_top_n(), 0,
-                    static_cast<uint64_t>(vocab_size));
+  return CheckRange("speculation.draft_top_n", proto.speculation().draft_top_n(), 0, vocab_size);
 }
 
 // Parses the options under which draft and target no longer follow the same parameters.
@@ -263,9 +251,6 @@ absl::Status ParseSchedule(const v1::SpeculationOptions& speculation, const Requ
 }
 
 using Json = nlohmann::json;
-
-// Of what is read here nothing depends on it.
-constexpr int kAnyVocabulary = std::numeric_limits<int>::max();
 
 std::optional<float> Number(const Json& config, const char* name) {
   const auto found = config.find(name);
@@ -362,7 +347,9 @@ absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folde
     if (!(*value >= 0 && *value <= 1e9)) return damaged("top_k is not in [0, 1e9]");
     sampling.set_top_k(static_cast<uint32_t>(*value));
   }
-  const absl::Status status = ValidateSamplingParams(ParseSampling(sampling, {}), kAnyVocabulary);
+  // Nothing of it depends on the vocabulary.
+  const absl::Status status =
+      ValidateSamplingParams(ParseSampling(sampling, {}), std::numeric_limits<int>::max());
   if (!status.ok()) return damaged(status.message());
   return sampling;
 }

@@ -32,8 +32,7 @@ struct RequestDefaults {
   bool control_tokens_in_chat = false;  // control tokens are read even in clients' text
 };
 
-// INVALID_ARGUMENT naming the first field that is out of range, and the range. `target` says what the model
-// allows, the largest K included.
+// INVALID_ARGUMENT naming the first field that is out of range. `target` says what the model allows.
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target);
 
@@ -43,11 +42,9 @@ inline absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t
   return FieldError(field, absl::StrCat(least, " to ", most), absl::StrCat(value));
 }
 
-// The parts of ParseRequest follow, one source file each; they are declared here because they call each
-// other.
+// The parts of ParseRequest that are in parse_speculation.cc.
 
-// Returns the drafter of a request that names none: the configured one, else the draft service or, without
-// one, n-grams, which need nothing.
+// The drafter of a request that names none: the configured one, else the draft service, else n-grams.
 v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults);
 
 // INVALID_ARGUMENT, naming the available drafters, if the coordinator or the target lacks what the drafter
@@ -55,8 +52,7 @@ v1::DrafterKind DefaultDrafter(const RequestDefaults& defaults);
 absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults,
                           const v1::ServerInfo* target);
 
-// Fills in the drafter, the target's proposer and K. `repeatable`: a K chosen by the policy does not change
-// what a seed gives.
+// Fills in drafter, proposer and K. `repeatable`: the policy may choose K without changing what a seed gives.
 absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
                           const v1::ServerInfo& target, bool repeatable, Request& request);
 

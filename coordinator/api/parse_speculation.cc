@@ -1,23 +1,23 @@
 #include "coordinator/api/parse_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/error.h"
 #include "common/spec/tree_shape.h"
+#include "coordinator/decode/beam_search.h"
 
 namespace outrider {
 namespace {
 
-// The default depth of a tree whose shape does not say.
-constexpr int kDepth = 4;
+constexpr int kDepth = 4;  // the default depth of a tree whose shape does not say
 
-// Whether the parts that a drafter needs are there.
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
   if (kind == v1::DRAFTER_KIND_NGRAM || kind == v1::DRAFTER_KIND_COPY || kind == v1::DRAFTER_KIND_AUTO ||
@@ -29,7 +29,6 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
          (target == nullptr || FindProposer(*target, proposer) != nullptr);
 }
 
-// The message about a drafter that is not configured.
 std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   const std::string name = NameOf(kind);
   if (kind == v1::DRAFTER_KIND_MODEL) return "model; no draft service is configured";
@@ -40,13 +39,6 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   for (const v1::ProposerInfo& each : target->proposers()) proposers.push_back(NameOf(each.proposer()));
   return absl::StrCat(
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
-}
-
-// How the target is to propose; UNSPECIFIED: not at all. EAGLE saves the call of the draft service.
-v1::Proposer ChooseProposer(v1::DrafterKind drafter, const v1::ServerInfo& target) {
-  if (drafter != v1::DRAFTER_KIND_AUTO) return ProposerOf(drafter);
-  const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
-  return has_eagle ? v1::PROPOSER_EAGLE : v1::PROPOSER_UNSPECIFIED;
 }
 
 // Why there can be no tree at all; nullopt if there can.
@@ -65,7 +57,6 @@ std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& req
   return std::nullopt;
 }
 
-// The K of a tree of this shape.
 int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
             const Request& request) {
   if (speculation.has_draft_tokens()) return request.draft_tokens;
@@ -74,13 +65,6 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
                     : request.adaptive   ? kDepth
                                          : request.draft_tokens;
   return std::min(depth, max_draft_tokens);
-}
-
-// The greatest depth of a tree.
-int MaxDepth(const v1::ServerInfo& target, const Request& request) {
-  const v1::ProposerInfo* own = FindProposer(target, request.params.proposer());
-  return static_cast<int>(own == nullptr ? target.max_draft_tokens()
-                                         : std::min(own->max_draft_tokens(), target.max_draft_tokens()));
 }
 
 // A random order is exact for independent draws, and for tokens that were taken.
@@ -108,6 +92,82 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
   }
   params.set_sibling_order(v1::SIBLING_ORDER_RANDOM);
   return absl::OkStatus();
+}
+
+// The most candidates in the target's rows: VerifyItem.candidates.
+constexpr int kMaxCandidates = 256;
+constexpr uint32_t kMaxDraftWidth = 256;
+constexpr double kMaxLengthPenalty = 10;
+// How far the draft looks ahead by default, and how many times as many texts it looks at: on the shipped pair
+// 1.9 to 2.5 tokens a call for widths of 8 to 2; more steps yield little.
+constexpr int kBeamDepth = 2;
+constexpr uint32_t kWiderDraft = 3;
+
+absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
+  absl::Status status = CheckRange("beam.width", beam.width(), 1, max_width);
+  if (beam.has_draft_width()) {
+    status.Update(CheckRange("beam.draft_width", beam.draft_width(), beam.width(), kMaxDraftWidth));
+  }
+  if (!status.ok()) return status;
+  if (!(std::abs(beam.length_penalty()) <= kMaxLengthPenalty)) {
+    return FieldError("beam.length_penalty",
+                      absl::StrCat("[-", kMaxLengthPenalty, ", ", kMaxLengthPenalty, "]"),
+                      absl::StrCat(beam.length_penalty()));
+  }
+  if (!v1::BeamStop_IsValid(beam.stop())) {
+    return FieldError("beam.stop", "auto, first, never",
+                      absl::StrCat("unknown value ", static_cast<int>(beam.stop())));
+  }
+  return absl::OkStatus();
+}
+
+// The target names candidates or proposes, not both. A default gives way; K is as it was filled in.
+absl::Status ReplaceProposer(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
+                             Request& request) {
+  request.params.clear_proposer();
+  if (ProposerOf(request.drafter) == v1::PROPOSER_UNSPECIFIED) return absl::OkStatus();
+  if (speculation.drafter() == request.drafter) {
+    return FieldError("speculation.drafter", "one that is not the target itself with beam search",
+                      NameOf(request.drafter));
+  }
+  request.drafter = defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
+  if (!defaults.has_draft_service) request.draft_tokens = 0;
+  return absl::OkStatus();
+}
+
+// A search is for the likeliest texts under the model's own probabilities.
+absl::Status CheckSampling(v1::SamplingParams sampling) {
+  const float temperature = sampling.temperature();
+  if (temperature != 0 && temperature != 1) {
+    return FieldError("sampling.temperature", "0 or 1 with beam search", absl::StrCat(temperature));
+  }
+  // Fields that change nothing may be set.
+  sampling.clear_temperature();
+  if (sampling.top_k() == 0) sampling.clear_top_k();
+  if (sampling.top_p() == 1) sampling.clear_top_p();
+  if (sampling.min_p() == 0) sampling.clear_min_p();
+  if (sampling.repetition_penalty() == 1) sampling.clear_repetition_penalty();
+  std::vector<const google::protobuf::FieldDescriptor*> set;
+  sampling.GetReflection()->ListFields(sampling, &set);
+  if (set.empty()) return absl::OkStatus();
+  return FieldError(absl::StrCat("sampling.", set[0]->name()), "unset with beam search", "set");
+}
+
+absl::Status CheckOthers(const v1::GenerateRequest& proto) {
+  const v1::SpeculationOptions& speculation = proto.speculation();
+  const auto none = [](bool is_set, absl::string_view field, absl::string_view allowed) {
+    return is_set ? FieldError(field, absl::StrCat(allowed, " with beam search"), "set") : absl::OkStatus();
+  };
+  const bool logprobs = proto.logprobs().has_top() || proto.logprobs().has_prompt();
+  for (const absl::Status& status :
+       {none(!proto.resume_from().empty(), "resume_from", "empty"), none(proto.trace(), "trace", "false"),
+        none(logprobs, "logprobs", "unset"), none(!proto.stop().strings().empty(), "stop.strings", "empty"),
+        none(!speculation.tree().empty(), "speculation.tree", "empty"),
+        none(speculation.has_draft_temperature(), "speculation.draft_temperature", "unset"),
+        none(speculation.has_lenience() && speculation.lenience() != 1, "speculation.lenience", "1")}) {
+    if (!status.ok()) return status;
+  }
+  return CheckSampling(proto.sampling());
 }
 
 }  // namespace
@@ -138,12 +198,10 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
   request.draft_tokens =
       request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
   if (speculation.has_draft_tokens()) {
-    if (auto status =
-            CheckRange("speculation.draft_tokens", speculation.draft_tokens(), 0, target.max_draft_tokens());
-        !status.ok()) {
-      return status;
-    }
-    request.draft_tokens = static_cast<int>(speculation.draft_tokens());
+    const uint32_t k = speculation.draft_tokens();
+    auto status = CheckRange("speculation.draft_tokens", k, 0, target.max_draft_tokens());
+    if (!status.ok()) return status;
+    request.draft_tokens = static_cast<int>(k);
   }
   if (request.drafter == v1::DRAFTER_KIND_NONE) {
     request.adaptive = false;
@@ -154,7 +212,10 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }
   if (request.draft_tokens > 0) {
-    request.params.set_proposer(ChooseProposer(request.drafter, target));
+    // With EAGLE, AUTO saves the call of the draft service.
+    const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
+    const bool takes_eagle = request.drafter == v1::DRAFTER_KIND_AUTO && has_eagle;
+    request.params.set_proposer(takes_eagle ? v1::PROPOSER_EAGLE : ProposerOf(request.drafter));
   }
   return absl::OkStatus();
 }
@@ -184,7 +245,10 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
     if (obstacle && drafts && is_asked_for)
       return FieldError(kField, absl::StrCat("none with ", *obstacle), text);
     if (!obstacle && drafts) {
-      const int depth = DepthOf(speculation, *shape, MaxDepth(limits.target, request), request);
+      const v1::ProposerInfo* own = FindProposer(limits.target, request.params.proposer());
+      uint32_t max_depth = limits.target.max_draft_tokens();
+      if (own != nullptr) max_depth = std::min(max_depth, own->max_draft_tokens());
+      const int depth = DepthOf(speculation, *shape, static_cast<int>(max_depth), request);
       const int nodes = MaxNodes(*shape, depth);
       if (nodes > max_nodes && is_asked_for) {
         return FieldError(kField, absl::StrCat("at most ", max_nodes, " nodes"),
@@ -199,6 +263,50 @@ absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimi
   }
   if (request.tree) request.schedule = v1::SCHEDULE_LOCKSTEP;
   return ParseOrder(speculation, limits, request);
+}
+
+absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
+                       const v1::ServerInfo& target, Request& request) {
+  if (!proto.has_beam()) return absl::OkStatus();
+  v1::BeamOptions beam = proto.beam();
+  if (!beam.has_length_penalty()) beam.set_length_penalty(1);
+  const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
+  if (absl::Status status = CheckOptions(beam, max_width); !status.ok()) return status;
+  if (absl::Status status = CheckOthers(proto); !status.ok()) return status;
+  if (absl::Status status = ReplaceProposer(proto.speculation(), defaults, request); !status.ok()) {
+    return status;
+  }
+  if (request.samples > static_cast<int>(beam.width())) {
+    return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
+                      absl::StrCat(request.samples));
+  }
+  if (!beam.has_draft_width()) beam.set_draft_width(std::min(kWiderDraft * beam.width(), kMaxDraftWidth));
+  request.candidates =
+      BeamSearch::RowSize({.width = static_cast<int>(beam.width()), .end_ids = request.end_ids});
+  if (request.candidates > kMaxCandidates) {
+    return FieldError("stop.token_ids",
+                      absl::StrCat("at most ", kMaxCandidates - static_cast<int>(beam.width()), " end ids"),
+                      absl::StrCat(request.end_ids.size(), " end ids, the model's own included"));
+  }
+  v1::SequenceParams& params = request.params;
+  params.mutable_sampling()->Clear();
+  params.mutable_sampling()->set_temperature(0);
+  params.set_rule(v1::RULE_TOKEN);
+  params.clear_lenience();
+  // No seed changes what is found.
+  request.adaptive = defaults.adaptive && !proto.speculation().has_draft_tokens() &&
+                     request.drafter != v1::DRAFTER_KIND_NONE;
+  if (request.adaptive) {
+    request.draft_tokens = std::min(kBeamDepth, static_cast<int>(target.max_draft_tokens()));
+  }
+  const bool drafts_trees =
+      request.drafter == v1::DRAFTER_KIND_MODEL && (target.tree_row_invariant() || target.inexact_trees());
+  request.max_tree_nodes = drafts_trees ? static_cast<int>(target.max_tree_nodes()) : 0;
+  request.tree.reset();
+  request.chooses_tree = false;
+  request.schedule = v1::SCHEDULE_LOCKSTEP;
+  request.beam = std::move(beam);
+  return absl::OkStatus();
 }
 
 }  // namespace outrider

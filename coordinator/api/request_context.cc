@@ -6,14 +6,12 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/check.h"
@@ -27,10 +25,6 @@ absl::string_view Find(const std::multimap<grpc::string_ref, grpc::string_ref>& 
   const auto found = metadata.find(key);
   return found == metadata.end() ? absl::string_view()
                                  : absl::string_view(found->second.data(), found->second.size());
-}
-
-bool IsRequestId(absl::string_view id) {
-  return !id.empty() && id.size() <= kMaxRequestId && std::all_of(id.begin(), id.end(), absl::ascii_isgraph);
 }
 
 // version-trace-parent-flags, in lower-case hexadecimal digits; trace and parent are not all zeros.
@@ -56,7 +50,6 @@ std::string HostOf(const std::string& peer) {
   return peer.substr(0, peer.rfind(':'));
 }
 
-// HMAC-SHA256.
 std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
   unsigned size = 0;
@@ -71,9 +64,11 @@ std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
 v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc::string_ref>& metadata) {
   v1::RequestContext context;
   const absl::string_view id = Find(metadata, kRequestIdKey);
-  context.set_request_id(IsRequestId(id) ? std::string(id)
-                                         : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
-                                                        absl::Hex(FreshBits(), absl::kZeroPad16)));
+  const bool is_valid =
+      !id.empty() && id.size() <= kMaxRequestId && std::ranges::all_of(id, absl::ascii_isgraph);
+  context.set_request_id(is_valid ? std::string(id)
+                                  : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
+                                                 absl::Hex(FreshBits(), absl::kZeroPad16)));
   const absl::string_view parent = Find(metadata, kTraceparentKey);
   if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;

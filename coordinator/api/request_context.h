@@ -21,8 +21,7 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
 
 // The metadata key under which the gateway says who asks. Only calls from within the process are believed.
 inline constexpr char kClientKey[] = "x-outrider-client";
-// Its values for a client that is known by its bearer token, by the name in its certificate, or by its
-// address only.
+// Its values for a client known by its bearer token, by its certificate's name, or by its address only.
 std::string ClientWithToken(absl::string_view authorization);
 std::string ClientWithCertificate(const std::string& name);
 std::string ClientAtHost(const std::string& host);

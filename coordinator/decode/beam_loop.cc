@@ -2,77 +2,49 @@
 
 #include <algorithm>
 #include <cmath>
-#include <exception>
 #include <utility>
 
-#include "coordinator/generation/round_tally.h"
-
 namespace outrider {
-namespace {
-
-BeamSearchOptions OptionsOf(const Request& request) {
-  return {.width = static_cast<int>(request.beam->width()),
-          .length_penalty = request.beam->length_penalty(),
-          .stop = request.beam->stop(),
-          .end_ids = request.end_ids,
-          .max_tokens = request.max_tokens};
-}
-
-}  // namespace
 
 // One text that the search follows: its sequences on draft and target.
-class BeamLoop::LiveText {
- public:
+struct BeamLoop::LiveText final : Decoding {
   // The prompt, followed by `tokens`.
-  LiveText(const DecodeParts& parts, const Request& request, std::span<const TokenId> tokens,
+  LiveText(const DecodeParts& the_parts, const Request& request, std::span<const TokenId> tokens,
            Clock::time_point received, Clock::time_point deadline, const Fork& fork)
-      : decoding_(parts, request, received, deadline, fork) {
-    decoding_.generation.Extend(tokens);
+      : Decoding(the_parts, request, received, deadline, fork) {
+    generation.Extend(tokens);
     parts.policy->Begin();
   }
-  ~LiveText() { decoding_.parts.policy->End(); }
+  ~LiveText() { parts.policy->End(); }
 
-  // Has the draft compute the text, while the target does.
-  void WarmDraft() { decoding_.drafter->Begin({}); }
   // Lets the draft propose what may follow, if anything is to be drafted, and asks the target about all of
   // it. Errors are those of TargetClient::Verify.
   asio::awaitable<absl::Status> Look(DraftLength length) {
-    if (decoding_.stopped) co_return absl::CancelledError("cancelled");
-    proposal_.clear();
+    if (stopped) co_return absl::CancelledError("cancelled");
+    proposal.clear();
     if (length.most > 0) {
       v1::ItemTiming ignored;
-      decoding_.drafter->Begin(length);
-      proposal_ = co_await decoding_.drafter->Take(&ignored);
+      drafter->Begin(length);
+      proposal = co_await drafter->Take(&ignored);
     }
-    absl::StatusOr<TargetAnswer> answer = co_await decoding_.target.Verify(proposal_);
-    if (!answer.ok()) co_return answer.status();
-    answer_ = *std::move(answer);
+    absl::StatusOr<TargetAnswer> found = co_await target.Verify(proposal);
+    if (!found.ok()) co_return found.status();
+    answer = *std::move(found);
     co_return absl::OkStatus();
   }
-  // What the last Look found, if it was OK.
-  BeamRows rows() const { return {&proposal_, answer_.candidates}; }
-  // For the prompt, in the first Look.
-  uint32_t prefix_hit() const { return answer_.prefix_hit; }
 
   // Continues the text with these tokens; the first ones may be on a path of the last Look.
   void Extend(std::span<const TokenId> tokens) {
-    const size_t n = decoding_.generation.size();
+    const size_t n = generation.size();
     Verdict verdict;
-    verdict.path = PathAlong(proposal_, tokens);
-    decoding_.drafter->OnVerdict(n, verdict);
-    decoding_.target.OnExtended(n, verdict.path.size());
-    decoding_.generation.Extend(tokens);
+    verdict.path = PathAlong(proposal, tokens);
+    drafter->OnVerdict(n, verdict);
+    target.OnExtended(n, verdict.path.size());
+    generation.Extend(tokens);
   }
 
-  // What another text can now begin as a copy of.
-  Fork fork() const { return {decoding_.generation.sequence_id(), decoding_.generation.size()}; }
-  // Ends a Look in progress; nothing is computed for this text any more.
-  void Stop() { decoding_.Stop(); }
-
- private:
-  Decoding decoding_;
-  Proposal proposal_;
-  TargetAnswer answer_;
+  Proposal proposal;    // of the last Look
+  TargetAnswer answer;  // likewise, if it was OK
 };
 
 BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request request,
@@ -82,7 +54,11 @@ BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request reque
       request_(std::move(request)),
       received_(received),
       deadline_(deadline),
-      search_(OptionsOf(request_)),
+      search_({.width = static_cast<int>(request_.beam->width()),
+               .length_penalty = request_.beam->length_penalty(),
+               .stop = request_.beam->stop(),
+               .end_ids = request_.end_ids,
+               .max_tokens = request_.max_tokens}),
       looking_(parts.executor) {
   stats_.set_exact(true);
 }
@@ -96,10 +72,10 @@ std::unique_ptr<BeamLoop::LiveText> BeamLoop::MakeText(std::span<const TokenId> 
 
 asio::awaitable<absl::Status> BeamLoop::Run() {
   texts_.push_back(MakeText({}, Fork()));
-  if (request_.draft_tokens > 0) texts_[0]->WarmDraft();
+  if (request_.draft_tokens > 0) texts_[0]->drafter->Begin({});
   const std::vector<DraftLength> nothing(1);
   absl::Status status = co_await LookAtAll(nothing);
-  if (status.ok()) cached_prompt_tokens_ = texts_[0]->prefix_hit();
+  if (status.ok()) cached_prompt_tokens_ = texts_[0]->answer.prefix_hit;
   if (status.ok()) Advance();
   while (status.ok() && !search_.over()) status = co_await Round();
   texts_.clear();
@@ -139,37 +115,31 @@ std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
 
 asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>& lengths) {
   if (stopped_) co_return absl::CancelledError("cancelled");
+  const auto on_looked = [this](const std::exception_ptr& exception, absl::Status status) {
+    if (exception && !exception_) exception_ = exception;
+    if (failure_.ok()) failure_ = std::move(status);
+    // If one fails, the others are of no use.
+    if (exception_ || !failure_.ok()) Stop();
+  };
   try {
-    for (size_t i = 0; i < texts_.size(); ++i) {
-      looking_.Spawn(texts_[i]->Look(lengths[i]),
-                     [this](const std::exception_ptr& exception, absl::Status status) {
-                       OnLooked(exception, std::move(status));
-                     });
-    }
+    for (size_t i = 0; i < texts_.size(); ++i) looking_.Spawn(texts_[i]->Look(lengths[i]), on_looked);
   } catch (...) {
-    OnLooked(std::current_exception(), absl::OkStatus());
+    on_looked(std::current_exception(), absl::OkStatus());
   }
   co_await looking_.Wait();
   if (exception_) std::rethrow_exception(exception_);
   co_return failure_;
 }
 
-void BeamLoop::OnLooked(const std::exception_ptr& exception, absl::Status status) {
-  if (exception && !exception_) exception_ = exception;
-  if (failure_.ok()) failure_ = std::move(status);
-  // If one fails, the others are of no use.
-  if (exception_ || !failure_.ok()) Stop();
-}
-
 int BeamLoop::Advance() {
   std::vector<BeamRows> rows;
-  for (const auto& text : texts_) rows.push_back(text->rows());
+  for (const auto& text : texts_) rows.push_back({&text->proposal, text->answer.candidates});
   const BeamProgress progress = AdvanceBeams(rows, search_);
   Count(rows, progress.steps);
   if (search_.over()) return progress.steps;
 
   std::vector<Fork> forks;
-  for (const auto& text : texts_) forks.push_back(text->fork());
+  for (const auto& text : texts_) forks.push_back({text->generation.sequence_id(), text->generation.size()});
   std::vector<std::unique_ptr<LiveText>> next;
   const auto new_tokens = static_cast<size_t>(progress.steps);
   for (size_t i = 0; i < search_.live().size(); ++i) {

@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "common/net/asio.h"
 #include "coordinator/decode/beam_search.h"
-#include "coordinator/decode/decoding.h"
-#include "coordinator/policy/measured_choice.h"
+#include "coordinator/decode/round_loop.h"
+#include "coordinator/policy/measured_rounds.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "outrider/v1/inference.pb.h"
 
@@ -48,17 +48,14 @@ class BeamLoop {
   std::vector<Text> Found() const;
 
  private:
-  class LiveText;
+  struct LiveText;
 
   asio::awaitable<absl::Status> Round();
-  // How much to draft after each live text.
   std::vector<DraftLength> Lengths(bool drafts) const;
   asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
-  void OnLooked(const std::exception_ptr& exception, absl::Status status);
   // Takes the steps that the rows cover. Returns their number.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
-  // Counts a round that took that many steps.
   void Count(const std::vector<BeamRows>& rows, int steps);
 
   const DecodeParts parts_;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <tuple>
-#include <utility>
 
 namespace outrider {
 namespace {
@@ -16,9 +15,8 @@ struct Place {
 
 // The child of `parent` that holds `token`; -1 if there is none.
 int ChildOf(const Proposal& proposal, int parent, TokenId token) {
-  const auto child = std::find_if(proposal.begin(), proposal.end(), [&](const ProposalNode& node) {
-    return node.parent == parent && node.token == token;
-  });
+  const auto child = std::ranges::find_if(
+      proposal, [&](const ProposalNode& node) { return node.parent == parent && node.token == token; });
   return child == proposal.end() ? -1 : static_cast<int>(child - proposal.begin());
 }
 
@@ -44,20 +42,19 @@ std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const Candid
 }
 
 void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
-  const std::vector<TokenId>& end_ids = options_.end_ids;
   const size_t width = static_cast<size_t>(options_.width);
   const bool full = live_.front().tokens.size() + 1 == static_cast<size_t>(options_.max_tokens);
   const std::vector<Candidate> candidates = Candidates(rows);
   std::vector<Live> next;
   for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
     const Candidate& candidate = candidates[i];
-    const bool ends = full || std::find(end_ids.begin(), end_ids.end(), candidate.token) != end_ids.end();
+    const bool ends = full || std::ranges::count(options_.end_ids, candidate.token) > 0;
     // A candidate that ends a text only counts if it is as good as those that go on.
     if (ends && i >= width) {
       if (full) break;
       continue;
     }
-    std::vector<TokenId> tokens = live_[static_cast<size_t>(candidate.beam)].tokens;
+    std::vector<TokenId> tokens = live_[candidate.beam].tokens;
     tokens.push_back(candidate.token);
     if (ends) {
       Finish(std::move(tokens), candidate.log_probability);
@@ -71,8 +68,8 @@ void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
 
 void BeamSearch::Finish(std::vector<TokenId> tokens, double log_probability) {
   const double score = Score(log_probability, tokens.size());
-  const auto worse = std::find_if(finished_.begin(), finished_.end(),
-                                  [score](const Finished& other) { return other.score < score; });
+  const auto worse = std::ranges::find_if(
+      finished_, [score](double other) { return other < score; }, &Finished::score);
   finished_.insert(worse, {std::move(tokens), score});
   if (finished_.size() > static_cast<size_t>(options_.width)) finished_.pop_back();
 }
@@ -103,15 +100,13 @@ BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search) {
   bool covered = true;
   while (covered && !search.over()) {
     std::vector<const CandidateRow*> rows;
-    for (const Place& place : places) {
-      rows.push_back(&beams[static_cast<size_t>(place.origin)].rows[static_cast<size_t>(place.node + 1)]);
-    }
+    for (const Place& place : places) rows.push_back(&beams[place.origin].rows[place.node + 1]);
     search.Step(rows);
     ++progress.steps;
     std::vector<Place> next;
     for (const BeamSearch::Live& live : search.live()) {
-      const Place& before = places[static_cast<size_t>(live.parent)];
-      const Proposal& proposal = *beams[static_cast<size_t>(before.origin)].proposal;
+      const Place& before = places[live.parent];
+      const Proposal& proposal = *beams[before.origin].proposal;
       next.push_back({before.origin, ChildOf(proposal, before.node, live.tokens.back())});
       covered = covered && next.back().node >= 0;
     }

@@ -20,9 +20,8 @@ struct BeamSearchOptions {
   int max_tokens = 1;
 };
 
-// The arithmetic alone. The semantics are those of Hugging Face transformers' beam search, except that sums
-// have double precision. Candidates with equal scores are ordered by the better beam, then the lower token.
-// One thread.
+// The arithmetic alone. The semantics are those of Hugging Face transformers, except that sums have double
+// precision. Of equal scores the better beam is first, then the lower token. One thread.
 class BeamSearch {
  public:
   // A text that is followed. `log_probability` is the sum over its tokens.
@@ -45,8 +44,7 @@ class BeamSearch {
     return options.width + static_cast<int>(options.end_ids.size());
   }
 
-  // Appends a token to each live text. rows[i] follows live()[i] and has RowSize tokens, or all there are.
-  // Not after the end.
+  // Appends a token to each live text. rows[i] follows live()[i]: RowSize tokens, or all. Not after the end.
   void Step(std::span<const CandidateRow* const> rows);
 
   bool over() const { return live_.empty() || over_; }
@@ -82,7 +80,6 @@ struct BeamRows {
 // Returns the nodes that spell the longest prefix of `tokens`, from the root down.
 std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
 
-// The result of AdvanceBeams.
 struct BeamProgress {
   int steps = 0;
   std::vector<int> origins;  // of each live text: index of the text before the call that it begins with

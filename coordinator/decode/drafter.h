@@ -6,7 +6,6 @@
 #include "common/net/asio.h"
 #include "common/spec/verdict.h"
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
 
 namespace outrider {
 
@@ -25,8 +24,7 @@ class Drafter {
   virtual ~Drafter() = default;
 
   // Starts a proposal of at most `length.most` tokens to follow the generation's, unless it was begun ahead.
-  // If that is 0, no proposal is wanted, but a drafter that must compute the prompt itself starts on it while
-  // the target does.
+  // If that is 0, none is wanted, but a drafter that must compute the prompt itself starts on it.
   virtual void Begin(const DraftLength& length) = 0;
 
   // Waits for the proposal that was begun. Never fails: if there is nothing to propose, or no answer in time,
@@ -38,11 +36,11 @@ class Drafter {
   virtual void RunAhead(const Proposal& /*proposal*/, std::span<const Outcome> /*outcomes*/) {}
 
   // The proposal was verified, or dropped (an empty path). `n` is the number of committed tokens before it.
-  // Also called after rounds that asked for nothing. Gives up what was begun for other outcomes.
-  virtual void OnVerdict(size_t n, const Verdict& verdict) = 0;
+  // Also called after rounds that asked for nothing. Gives up what was begun for other outcomes. A drafter
+  // that looks at committed tokens only ignores this.
+  virtual void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) {}
 
-  // Whether a target that proposes itself should be asked for what follows the verdict on the proposal last
-  // taken. Depends on committed tokens only.
+  // Whether the target should be asked to propose what follows the verdict. Depends on committed tokens only.
   virtual bool WantsTargetProposal() const { return true; }
 
   // The target proposed this itself, with its verdict, to follow the first `n` committed tokens.
@@ -57,8 +55,7 @@ class Drafter {
   // Why the last proposal is empty, if it is.
   virtual DraftStatus status() const { return DraftStatus::kUsable; }
 
-  // Call when the generation is over or its client gone: nothing more is computed for it. Ends a Take in
-  // progress.
+  // Call when the generation is over or its client gone: computes nothing more, and ends a Take in progress.
   virtual void Stop() {}
 
  protected:

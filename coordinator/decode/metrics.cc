@@ -1,7 +1,6 @@
 #include "coordinator/decode/metrics.h"
 
 #include <algorithm>
-#include <string>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/drafters.h"
@@ -22,12 +21,13 @@ constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_ACCEPTED, v1::TOKEN_KIND_CORR
                                     v1::TOKEN_KIND_PLAIN};
 constexpr v1::Rule kRules[] = {v1::RULE_TOKEN, v1::RULE_BLOCK, v1::RULE_COUPLED};
 
-// Whether a server makes the proposals: the draft, or the target itself.
-bool IsWaitedFor(v1::DrafterKind drafter) {
-  return drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(drafter) != v1::PROPOSER_UNSPECIFIED;
+const char* KindOf(const RoundReport& round) {
+  if (round.prefill()) return "prefill";
+  if (round.drafted() > 0) return "speculative";
+  return round.draft_status == DraftStatus::kUsable ? "plain" : "draft_failed";
 }
 
-uint64_t CountOf(const prometheus::Counter* counter) { return static_cast<uint64_t>(counter->Value()); }
+uint64_t CountOf(const prometheus::Counter& counter) { return static_cast<uint64_t>(counter.Value()); }
 
 }  // namespace
 
@@ -76,6 +76,13 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests) : registry_(r) {
     draft_errors_.Add({{"reason", reason}});
     target_errors_.Add({{"reason", reason}});
   }
+  auto& round_seconds = HistogramFamily(
+      r, "round_duration_seconds",
+      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
+      "draft_failed wanted one and got none, speculative has one.");
+  for (const char* kind : {"prefill", "plain", "speculative", "draft_failed"}) {
+    round_seconds_[kind] = &round_seconds.Add({{"kind", kind}}, kRoundBuckets);
+  }
   auto& emitted =
       CounterFamily(r, "spec_decode_num_emitted_tokens_total",
                     "Tokens in answers: accepted, corrected, bonus, or plain (a round without a draft).");
@@ -99,71 +106,71 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests) : registry_(r) {
                                    &accepted.Add(labels)};
     }
   }
+  auto& seconds =
+      CounterFamily(r, "spec_decode_round_seconds_total",
+                    "Time of rounds, in seconds, by mode (plain: nobody drafted; speculative: a draft "
+                    "was wanted) and by generations in progress, up to that many.");
+  auto& tokens = CounterFamily(r, "spec_decode_round_tokens_total", "Tokens that the same rounds emitted.");
+  const auto add = [&](const char* mode, ByRunning& counters) {
+    for (size_t i = 0; i < counters.size(); ++i) {
+      const std::string most = i < kMostRunning.size() ? std::to_string(kMostRunning[i]) : "+Inf";
+      const prometheus::Labels labels = {{"mode", mode}, {"running", most}};
+      counters[i] = {&seconds.Add(labels), &tokens.Add(labels)};
+    }
+  };
+  add("plain", plain_);
+  add("speculative", speculative_);
 }
 
 uint64_t Metrics::Numbered::Sum() const {
   uint64_t sum = 0;
-  for (const Counter* counter : counters) sum += CountOf(counter);
+  for (const Counter* counter : counters) sum += CountOf(*counter);
   return sum;
 }
 
 void Metrics::OnRound(const RoundReport& round) {
-  rounds_->Increment();
+  rounds_.Increment();
   const Verdict& verdict = *round.verdict;
   if (round.generation->stats().exact()) {
-    surprisal_->Increment(std::max(0.0, verdict.surprisal));
-    entropy_->Increment(std::max(0.0, verdict.entropy));
+    surprisal_.Increment(std::max(0.0, verdict.surprisal));
+    entropy_.Increment(std::max(0.0, verdict.entropy));
   }
-  if (verdict.empty_residual) empty_residuals_->Increment();
-  RoundSeconds(round)->Observe(Seconds(round.times.round));
-  speedup_.OnRound(round);
-  verify_seconds_->Observe(Seconds(round.times.verify));
+  if (verdict.empty_residual) empty_residuals_.Increment();
+  round_seconds_.at(KindOf(round))->Observe(Seconds(round.times.round));
+  CountSpeed(round);
+  verify_seconds_.Observe(Seconds(round.times.verify));
   target_.OnItem(round.times.verify, round.times.verify_server);
-  if (!round.prefill()) chosen_draft_tokens_->Observe(round.chosen);
-  if (round.draft_status == DraftStatus::kFailed && IsWaitedFor(round.drafter)) {
-    draft_seconds_->Observe(Seconds(round.times.draft));
-  }
+  if (!round.prefill()) chosen_draft_tokens_.Observe(round.chosen);
+  const bool was_asked = round.drafted() > 0 || round.draft_status == DraftStatus::kFailed;
+  // The draft, or the target itself. A local drafter is not waited for.
+  const bool has_server =
+      round.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(round.drafter) != v1::PROPOSER_UNSPECIFIED;
+  if (was_asked && has_server) draft_seconds_.Observe(Seconds(round.times.draft));
   if (round.drafted() > 0) CountDraft(round);
-  if (round.ahead.branches > 0) CountAhead(round);
+  if (round.ahead.branches == 0) return;
+  const int accepted = std::min(round.accepted(), kMaxDraftTokens);
+  ahead_rounds_[accepted].Increment();
+  if (round.ahead.hit) ahead_hits_[accepted].Increment();
+  ahead_branches_.Increment(round.ahead.branches);
+  ahead_wasted_tokens_.Increment(static_cast<double>(round.ahead.wasted_tokens));
 }
 
-void Metrics::CountTree(const RoundTally& tally) {
-  trees_->Increment();
+void Metrics::CountDraft(const RoundReport& round) {
+  // For a proposal begun ahead, most of the server's time was not waited for.
+  if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
+    draft_.OnItem(round.times.draft, round.times.draft_server);
+  }
+  const RoundTally& tally = round.generation->tally();
+  drafts_.Increment();
+  draft_tokens_.Increment(round.drafted());
+  accepted_tokens_.Increment(tally.accepted);
+  accepted_after_end_.Increment(tally.accepted_after_end);
+  if (tally.is_tree) trees_.Increment();
   for (const OfferedNode& node : tally.offered) {
     const int rank = std::min(node.rank, kRanks - 1);
     offered_of_rank_[rank].Increment();
     if (node.accepted) accepted_of_rank_[rank].Increment();
   }
-}
-
-void Metrics::CountAhead(const RoundReport& round) {
-  const int accepted = std::min(round.accepted(), kMaxDraftTokens);
-  ahead_rounds_[accepted].Increment();
-  if (round.ahead.hit) ahead_hits_[accepted].Increment();
-  ahead_branches_->Increment(round.ahead.branches);
-  ahead_wasted_tokens_->Increment(static_cast<double>(round.ahead.wasted_tokens));
-}
-
-prometheus::Histogram* Metrics::RoundSeconds(const RoundReport& round) const {
-  if (round.prefill()) return prefill_round_seconds_;
-  if (round.drafted() > 0) return speculative_round_seconds_;
-  return round.draft_status == DraftStatus::kUsable ? plain_round_seconds_ : draft_failed_round_seconds_;
-}
-
-void Metrics::CountDraft(const RoundReport& round) {
-  // A local drafter has no server.
-  if (IsWaitedFor(round.drafter)) draft_seconds_->Observe(Seconds(round.times.draft));
-  // For a proposal begun ahead, most of the server's time was not waited for.
-  if (round.drafter == v1::DRAFTER_KIND_MODEL && round.ahead.steps == 0) {
-    draft_.OnItem(round.times.draft, round.times.draft_server);
-  }
-  const RoundTally tally =
-      TallyOf(*round.proposal, round.verdict->path, static_cast<size_t>(round.standing()));
-  drafts_->Increment();
-  draft_tokens_->Increment(round.drafted());
-  accepted_tokens_->Increment(tally.accepted);
-  accepted_after_end_->Increment(tally.accepted_after_end);
-  if (tally.is_tree) CountTree(tally);
   const v1::Rule rule = round.generation->request().params.rule();
   if (const auto counters = by_drafter_.find({round.drafter, rule}); counters != by_drafter_.end()) {
     counters->second.drafts->Increment();
@@ -174,14 +181,14 @@ void Metrics::CountDraft(const RoundReport& round) {
   for (const int depth : tally.depths) drafted_at_[depth].Increment();
   for (int depth = 0; depth < tally.accepted; ++depth) accepted_at_[depth].Increment();
   if (rule == v1::RULE_TOKEN && round.generation->stats().exact()) {
-    observed_accepted_->Increment(round.accepted());
-    expected_accepted_->Increment(round.verdict->expected_accepted);
-    expected_accepted_variance_->Increment(round.verdict->expected_variance);
+    observed_accepted_.Increment(round.accepted());
+    expected_accepted_.Increment(round.verdict->expected_accepted);
+    expected_accepted_variance_.Increment(round.verdict->expected_variance);
   }
 }
 
 void Metrics::OnEmitted(const v1::GenerateResponse& chunk) {
-  generation_tokens_->Increment(chunk.tokens_size());
+  generation_tokens_.Increment(chunk.tokens_size());
   for (const v1::GeneratedToken& token : chunk.tokens()) {
     const auto counter = emitted_.find(token.kind());
     (counter != emitted_.end() ? counter->second : emitted_.at(v1::TOKEN_KIND_PLAIN))->Increment();
@@ -195,59 +202,41 @@ v1::SpeculationTotals Metrics::Totals() const {
   totals.set_drafted(CountOf(draft_tokens_));
   totals.set_accepted(CountOf(accepted_tokens_));
   totals.set_emitted(CountOf(generation_tokens_));
-  totals.set_observed_accepted(observed_accepted_->Value());
-  totals.set_expected_accepted(expected_accepted_->Value());
+  totals.set_observed_accepted(observed_accepted_.Value());
+  totals.set_expected_accepted(expected_accepted_.Value());
   totals.set_ahead_rounds(ahead_rounds_.Sum());
   totals.set_ahead_hits(ahead_hits_.Sum());
   return totals;
 }
 
 void Metrics::SetRequests(size_t running, size_t waiting) {
-  running_->Set(static_cast<double>(running));
-  waiting_->Set(static_cast<double>(waiting));
+  running_.Set(static_cast<double>(running));
+  waiting_.Set(static_cast<double>(waiting));
 }
 
 void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
-  first_token_seconds_->Observe(seconds);
-  prompt_tokens_->Increment(static_cast<double>(prompt_tokens));
+  first_token_seconds_.Observe(seconds);
+  prompt_tokens_.Increment(static_cast<double>(prompt_tokens));
 }
 
 void Metrics::OnSearch(uint64_t rounds, int steps) {
-  searches_->Increment();
-  search_rounds_->Increment(static_cast<double>(rounds));
-  search_steps_->Increment(steps);
+  searches_.Increment();
+  search_rounds_.Increment(static_cast<double>(rounds));
+  search_steps_.Increment(steps);
 }
 
 void Metrics::OnSampleEnd(const Generation::Progress& progress) {
-  if (progress.tokens > 1) per_token_seconds_->Observe(progress.decode_seconds / (progress.tokens - 1));
+  if (progress.tokens > 1) per_token_seconds_.Observe(progress.decode_seconds / (progress.tokens - 1));
 }
 
-SpeedupMetrics::SpeedupMetrics(prometheus::Registry& registry) {
-  auto& seconds =
-      CounterFamily(registry, "spec_decode_round_seconds_total",
-                    "Time of rounds, in seconds, by mode (plain: nobody drafted; speculative: a draft "
-                    "was wanted) and by generations in progress, up to that many.");
-  auto& tokens =
-      CounterFamily(registry, "spec_decode_round_tokens_total", "Tokens that the same rounds emitted.");
-  const auto add = [&](const char* mode, ByRunning& counters) {
-    for (size_t i = 0; i < counters.size(); ++i) {
-      const std::string most = i < kMostRunning.size() ? std::to_string(kMostRunning[i]) : "+Inf";
-      const prometheus::Labels labels = {{"mode", mode}, {"running", most}};
-      counters[i] = {&seconds.Add(labels), &tokens.Add(labels)};
-    }
-  };
-  add("plain", plain_);
-  add("speculative", speculative_);
-}
-
-void SpeedupMetrics::OnRound(const RoundReport& round) {
+void Metrics::CountSpeed(const RoundReport& round) {
   if (round.prefill()) return;
   plain_in_a_row_ = round.speculative() ? 0 : std::min(plain_in_a_row_ + 1, round.running);
   // With less, a generation has drafted since its turn was last here.
   if (!round.speculative() && plain_in_a_row_ < round.running) return;
   const auto group = std::lower_bound(kMostRunning.begin(), kMostRunning.end(), round.running);
   ByRunning& counters = round.speculative() ? speculative_ : plain_;
-  const Counters& of = counters[static_cast<size_t>(group - kMostRunning.begin())];
+  const SpeedCounters& of = counters[group - kMostRunning.begin()];
   of.seconds->Increment(Seconds(round.times.round));
   of.tokens->Increment(round.emitted);
 }

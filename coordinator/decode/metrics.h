@@ -16,37 +16,9 @@
 #include "common/obs/metric_families.h"
 #include "common/spec/types.h"
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
-#include "coordinator/generation/round_tally.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
-
-// What speculation gains: the time that rounds take for their tokens, with and without it. Only like is
-// compared with like. Rounds are grouped by the number of generations in progress, since these share forward
-// passes. A plain round counts only if none of the others drafts either: it would wait for theirs. A round
-// whose draft was asked and gave nothing counts as speculative, since speculation cost that time. Prompt
-// rounds do not count.
-//
-// One thread.
-class SpeedupMetrics {
- public:
-  explicit SpeedupMetrics(prometheus::Registry& registry);
-
-  void OnRound(const RoundReport& round);
-
- private:
-  struct Counters {
-    prometheus::Counter* seconds = nullptr;
-    prometheus::Counter* tokens = nullptr;
-  };
-  // The largest number of generations of each group; the last group has the rest.
-  static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
-  using ByRunning = std::array<Counters, kMostRunning.size() + 1>;
-
-  ByRunning plain_, speculative_;
-  int plain_in_a_row_ = 0;
-};
 
 // Thread-safe.
 class Metrics {
@@ -56,7 +28,6 @@ class Metrics {
 
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
-  // Requests in progress, and those that wait for their turn.
   void SetRequests(size_t running, size_t waiting);
   // The prompt is computed: the first token came `seconds` after the request. Once a request.
   void OnFirstToken(double seconds, size_t prompt_tokens);
@@ -65,7 +36,7 @@ class Metrics {
   // A search has ended that asked the target `rounds` times, for `steps` steps.
   void OnSearch(uint64_t rounds, int steps);
   // A request that was let in has ended, `seconds` after it came.
-  void OnRequestTime(double seconds) { request_seconds_->Observe(seconds); }
+  void OnRequestTime(double seconds) { request_seconds_.Observe(seconds); }
   // Any request. `code` is "OK" or an absl status code's name.
   void OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
   // An HTTP request that was refused before it reached the service.
@@ -73,7 +44,6 @@ class Metrics {
   // An item that a server refused or did not answer, by reason.
   void OnDraftError(const std::string& reason) { draft_errors_.Add({{"reason", reason}}).Increment(); }
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
-  // An answer that nobody waits for.
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
   // The servers by address, and whether they can be used. Removes the series of all others.
@@ -81,7 +51,7 @@ class Metrics {
   void SetDrafts(const ServersUp& up) { draft_.SetUp(up); }
   void SetTargets(const ServersUp& up) { target_.SetUp(up); }
   // Whether a draft service is configured but none can be used.
-  void SetDegraded(bool degraded) { degraded_->Set(degraded ? 1 : 0); }
+  void SetDegraded(bool degraded) { degraded_.Set(degraded ? 1 : 0); }
 
   // Totals since the start of the process.
   v1::SpeculationTotals Totals() const;
@@ -89,6 +59,7 @@ class Metrics {
  private:
   using Counter = prometheus::Counter;
   using Histogram = prometheus::Histogram;
+  using Gauge = prometheus::Gauge;
   using Counters = prometheus::Family<Counter>;
 
   // Seconds, from a round on loopback to a long answer.
@@ -98,7 +69,6 @@ class Metrics {
   static inline const Histogram::BucketBoundaries kRequestBuckets = {
       1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5, 10, 30, 60, 120, 300};
 
-  // The metrics of one of the two servers.
   struct Server {
     Server(prometheus::Registry& registry, const std::string& name);
     void OnItem(Clock::duration waited, const v1::ItemTiming& timing);
@@ -106,20 +76,21 @@ class Metrics {
 
     Histogram* wire_seconds;
     Histogram* queue_seconds;
-    prometheus::Family<prometheus::Gauge>& up_family;
-    std::map<std::string, prometheus::Gauge*> up;  // by address; executor thread
+    prometheus::Family<Gauge>& up_family;
+    std::map<std::string, Gauge*> up;  // by address; executor thread
     Counter* unexpected;
   };
   // Counters of a family, labelled with the numbers from 0. Executor thread.
   struct Numbered {
-    Numbered(Counters& family, const char* label, int count) : family(family), label(label) {
+    Numbered(prometheus::Registry& registry, const char* name, const char* label, int count, const char* help)
+        : family(CounterFamily(registry, name, help)), label(label) {
       (*this)[count - 1];
     }
     Counter& operator[](int i) {
       while (static_cast<int>(counters.size()) <= i) {
         counters.push_back(&family.Add({{label, std::to_string(counters.size())}}));
       }
-      return *counters[static_cast<size_t>(i)];
+      return *counters[i];
     }
     uint64_t Sum() const;
 
@@ -128,136 +99,122 @@ class Metrics {
     std::vector<Counter*> counters;
   };
   struct DrafterCounters {
-    Counter* drafts;
-    Counter* first_accepted;
-    Counter* drafted;
-    Counter* accepted;
+    Counter *drafts, *first_accepted, *drafted, *accepted;
   };
-  // Ranks among siblings; higher ones count as the last.
-  static constexpr int kRanks = 8;
+  // What speculation gains: the time that rounds take for their tokens, with and without it. Rounds are
+  // grouped by the number of generations in progress, since these share forward passes. A plain round counts
+  // only if none of the others drafts either: it would wait for theirs. A round whose draft was asked in vain
+  // counts as speculative, since speculation cost that time. Prompt rounds do not count. Executor thread.
+  struct SpeedCounters {
+    Counter *seconds, *tokens;
+  };
+  // The largest number of generations of each group; the last group has the rest.
+  static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
+  using ByRunning = std::array<SpeedCounters, kMostRunning.size() + 1>;
 
-  // The series of the round's kind.
-  Histogram* RoundSeconds(const RoundReport& round) const;
+  static constexpr int kRanks = 8;  // ranks among siblings; higher ones count as the last
+
   void CountDraft(const RoundReport& round);
-  void CountTree(const RoundTally& tally);
-  void CountAhead(const RoundReport& round);
+  void CountSpeed(const RoundReport& round);
+
+  // Each registers one metric.
+  Counter& Count(const char* name, const char* help) { return *AddCounter(registry_, name, help); }
+  Gauge& Show(const char* name, const char* help) { return *AddGauge(registry_, name, help); }
+  Histogram& Measure(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
+    return *AddHistogram(registry_, name, help, buckets);
+  }
 
   prometheus::Registry& registry_;
-  Counter* const drafts_ = AddCounter(registry_, "spec_decode_num_drafts_total",
-                                      "Rounds that verified at least one drafted token.");
-  Counter* const draft_tokens_ = AddCounter(registry_, "spec_decode_num_draft_tokens_total",
-                                            "Drafted tokens that were sent to the target.");
-  Counter* const accepted_tokens_ =
-      AddCounter(registry_, "spec_decode_num_accepted_tokens_total",
-                 "Drafted tokens that the target accepted and that are in an answer.");
-  Counter* const accepted_after_end_ =
-      AddCounter(registry_, "spec_decode_num_accepted_tokens_after_end_total",
-                 "Drafted tokens that the target accepted behind the one that ended the text. No other count "
-                 "has them but the canary's.");
-  Numbered accepted_at_{CounterFamily(registry_, "spec_decode_num_accepted_tokens_per_pos_total",
-                                      "Accepted tokens by their position in the draft, from 0."),
-                        "position", kMaxDraftTokens};
-  Numbered drafted_at_{CounterFamily(registry_, "spec_decode_num_draft_tokens_per_pos_total",
-                                     "Drafted tokens by their position in the draft, from 0."),
-                       "position", kMaxDraftTokens};
-  Counter* const trees_ = AddCounter(registry_, "spec_decode_num_trees_total",
-                                     "Rounds that verified a tree: several drafted tokens for one position.");
-  Numbered offered_of_rank_{CounterFamily(registry_, "spec_decode_num_offered_tokens_per_rank_total",
-                                          "Nodes of trees that follow an accepted one, or the last committed "
-                                          "token, by their place among their siblings, from 0."),
-                            "rank", kRanks};
-  Numbered accepted_of_rank_{CounterFamily(registry_, "spec_decode_num_accepted_tokens_per_rank_total",
-                                           "Of them, those that the target accepted."),
-                             "rank", kRanks};
+  Counter& drafts_ =
+      Count("spec_decode_num_drafts_total", "Rounds that verified at least one drafted token.");
+  Counter& draft_tokens_ =
+      Count("spec_decode_num_draft_tokens_total", "Drafted tokens that were sent to the target.");
+  Counter& accepted_tokens_ = Count("spec_decode_num_accepted_tokens_total",
+                                    "Drafted tokens that the target accepted and that are in an answer.");
+  Counter& accepted_after_end_ = Count("spec_decode_num_accepted_tokens_after_end_total",
+                                       "Drafted tokens that the target accepted behind the one that ended "
+                                       "the text. No other count has them but the canary's.");
+  Numbered accepted_at_{registry_, "spec_decode_num_accepted_tokens_per_pos_total", "position",
+                        kMaxDraftTokens, "Accepted tokens by their position in the draft, from 0."};
+  Numbered drafted_at_{registry_, "spec_decode_num_draft_tokens_per_pos_total", "position", kMaxDraftTokens,
+                       "Drafted tokens by their position in the draft, from 0."};
+  Counter& trees_ = Count("spec_decode_num_trees_total",
+                          "Rounds that verified a tree: several drafted tokens for one position.");
+  Numbered offered_of_rank_{registry_, "spec_decode_num_offered_tokens_per_rank_total", "rank", kRanks,
+                            "Nodes of trees that follow an accepted one, or the last committed token, by "
+                            "their place among their siblings, from 0."};
+  Numbered accepted_of_rank_{registry_, "spec_decode_num_accepted_tokens_per_rank_total", "rank", kRanks,
+                             "Of them, those that the target accepted."};
   std::map<std::pair<v1::DrafterKind, v1::Rule>, DrafterCounters> by_drafter_;
   std::map<v1::TokenKind, Counter*> emitted_;
-  Counter* const observed_accepted_ =
-      AddCounter(registry_, "spec_decode_observed_accepted_tokens_total",
-                 "Accepted tokens of the rounds that expected_accepted_tokens covers. Observed over expected "
-                 "tends to 1 if the draft sampled from the q that it sent.");
-  Counter* const expected_accepted_ =
-      AddCounter(registry_, "spec_decode_expected_accepted_tokens_total",
-                 "Sum over reached positions of sum_x min(p, q), exact rounds of the token rule only.");
-  Counter* const expected_accepted_variance_ =
-      AddCounter(registry_, "spec_decode_expected_accepted_tokens_variance_total",
-                 "Variance that goes with the expected accepted tokens.");
-  Counter* const surprisal_ =
-      AddCounter(registry_, "spec_decode_surprisal_nats_total",
-                 "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.");
-  Counter* const entropy_ = AddCounter(registry_, "spec_decode_entropy_nats_total",
-                                       "Sum over the same positions of the entropy of p.");
-  Counter* const empty_residuals_ =
-      AddCounter(registry_, "spec_decode_empty_residuals_total",
-                 "Corrections whose residual had no mass, so that p itself was drawn from.");
-  Histogram* const chosen_draft_tokens_ =
-      AddHistogram(registry_, "spec_decode_chosen_draft_tokens",
-                   "K that was asked for, or that a draft chose that was to end by itself, in each round "
-                   "after the prompt's; 0: plain.",
-                   {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31});
-  Numbered ahead_rounds_{CounterFamily(registry_, "run_ahead_rounds_total",
-                                       "Rounds whose outcome was drafted for while they were verified, by "
-                                       "the number of drafted tokens that were accepted."),
-                         "accepted", kMaxDraftTokens + 1};
-  Numbered ahead_hits_{CounterFamily(registry_, "run_ahead_hits_total",
-                                     "Of them, those whose outcome was among what was drafted for."),
-                       "accepted", kMaxDraftTokens + 1};
-  Counter* const ahead_branches_ =
-      AddCounter(registry_, "run_ahead_branches_total", "Outcomes that were drafted for.");
-  Counter* const ahead_wasted_tokens_ =
-      AddCounter(registry_, "run_ahead_wasted_tokens_total",
-                 "Tokens that the draft had reported for outcomes that did not come.");
-  Counter* const searches_ =
-      AddCounter(registry_, "beam_searches_total", "Beam searches that found their texts.");
-  Counter* const search_rounds_ =
-      AddCounter(registry_, "beam_search_rounds_total",
-                 "Calls of the target for beam searches; all texts of one count as one.");
-  Counter* const search_steps_ =
-      AddCounter(registry_, "beam_search_steps_total",
-                 "Tokens by which beam searches took their texts on. Without a draft it is one a round.");
-  Counter* const rounds_ =
-      AddCounter(registry_, "rounds_total", "Calls of the target that returned a verdict.");
-  Counter* const prompt_tokens_ =
-      AddCounter(registry_, "prompt_tokens_total",
-                 "Tokens of prompts that were computed, once for all samples of a request.");
-  Counter* const generation_tokens_ = AddCounter(registry_, "generation_tokens_total", "Tokens in answers.");
-  prometheus::Gauge* const running_ = AddGauge(registry_, "requests_running", "Requests in progress.");
-  prometheus::Gauge* const waiting_ =
-      AddGauge(registry_, "requests_waiting", "Requests that wait for their turn to begin.");
+  Counter& observed_accepted_ =
+      Count("spec_decode_observed_accepted_tokens_total",
+            "Accepted tokens of the rounds that expected_accepted_tokens covers. Observed over expected "
+            "tends to 1 if the draft sampled from the q that it sent.");
+  Counter& expected_accepted_ =
+      Count("spec_decode_expected_accepted_tokens_total",
+            "Sum over reached positions of sum_x min(p, q), exact rounds of the token rule only.");
+  Counter& expected_accepted_variance_ = Count("spec_decode_expected_accepted_tokens_variance_total",
+                                               "Variance that goes with the expected accepted tokens.");
+  Counter& surprisal_ = Count("spec_decode_surprisal_nats_total",
+                              "Sum over emitted tokens of -ln p(token). Over the entropy it tends to 1.");
+  Counter& entropy_ =
+      Count("spec_decode_entropy_nats_total", "Sum over the same positions of the entropy of p.");
+  Counter& empty_residuals_ =
+      Count("spec_decode_empty_residuals_total",
+            "Corrections whose residual had no mass, so that p itself was drawn from.");
+  Histogram& chosen_draft_tokens_ = Measure("spec_decode_chosen_draft_tokens",
+                                            "K that was asked for, or that a draft chose that was to end by "
+                                            "itself, in each round after the prompt's; 0: plain.",
+                                            {0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 31});
+  Numbered ahead_rounds_{registry_, "run_ahead_rounds_total", "accepted", kMaxDraftTokens + 1,
+                         "Rounds whose outcome was drafted for while they were verified, by the number of "
+                         "drafted tokens that were accepted."};
+  Numbered ahead_hits_{registry_, "run_ahead_hits_total", "accepted", kMaxDraftTokens + 1,
+                       "Of them, those whose outcome was among what was drafted for."};
+  Counter& ahead_branches_ = Count("run_ahead_branches_total", "Outcomes that were drafted for.");
+  Counter& ahead_wasted_tokens_ = Count("run_ahead_wasted_tokens_total",
+                                        "Tokens that the draft had reported for outcomes that did not come.");
+  Counter& searches_ = Count("beam_searches_total", "Beam searches that found their texts.");
+  Counter& search_rounds_ = Count("beam_search_rounds_total",
+                                  "Calls of the target for beam searches; all texts of one count as one.");
+  Counter& search_steps_ =
+      Count("beam_search_steps_total",
+            "Tokens by which beam searches took their texts on. Without a draft it is one a round.");
+  Counter& rounds_ = Count("rounds_total", "Calls of the target that returned a verdict.");
+  Counter& prompt_tokens_ = Count("prompt_tokens_total",
+                                  "Tokens of prompts that were computed, once for all samples of a request.");
+  Counter& generation_tokens_ = Count("generation_tokens_total", "Tokens in answers.");
+  Gauge& running_ = Show("requests_running", "Requests in progress.");
+  Gauge& waiting_ = Show("requests_waiting", "Requests that wait for their turn to begin.");
   Counters& requests_ = CounterFamily(registry_, "requests_total", "Requests that ended, by status code.");
   Counters& http_refused_ =
       CounterFamily(registry_, "http_refused_total",
                     "HTTP requests that were refused before they reached the service, by HTTP status.");
-  Histogram* const first_token_seconds_ = AddHistogram(
-      registry_, "time_to_first_token_seconds",
+  Histogram& first_token_seconds_ = Measure(
+      "time_to_first_token_seconds",
       "From the request to its first committed token, in seconds; observed when it comes.", kRequestBuckets);
-  Histogram* const per_token_seconds_ =
-      AddHistogram(registry_, "time_per_output_token_seconds",
-                   "Decoding time over tokens after the first, a sample, in seconds.", kRoundBuckets);
-  Histogram* const request_seconds_ = AddHistogram(
-      registry_, "e2e_request_latency_seconds",
+  Histogram& per_token_seconds_ =
+      Measure("time_per_output_token_seconds",
+              "Decoding time over tokens after the first, a sample, in seconds.", kRoundBuckets);
+  Histogram& request_seconds_ = Measure(
+      "e2e_request_latency_seconds",
       "From the request to its end, good or bad, in seconds; refusals do not count.", kRequestBuckets);
-  prometheus::Family<Histogram>& round_seconds_ = HistogramFamily(
-      registry_, "round_duration_seconds",
-      "A whole round, in seconds, by kind: prefill computes the prompt, plain wants no draft, "
-      "draft_failed wanted one and got none, speculative has one.");
-  Histogram* const prefill_round_seconds_ = &round_seconds_.Add({{"kind", "prefill"}}, kRoundBuckets);
-  Histogram* const plain_round_seconds_ = &round_seconds_.Add({{"kind", "plain"}}, kRoundBuckets);
-  Histogram* const speculative_round_seconds_ = &round_seconds_.Add({{"kind", "speculative"}}, kRoundBuckets);
-  Histogram* const draft_failed_round_seconds_ =
-      &round_seconds_.Add({{"kind", "draft_failed"}}, kRoundBuckets);
-  Histogram* const draft_seconds_ = AddHistogram(
-      registry_, "round_draft_seconds", "Part of a round spent waiting for the proposal.", kRoundBuckets);
-  Histogram* const verify_seconds_ = AddHistogram(
-      registry_, "round_verify_seconds", "Part of a round spent waiting for the verdict.", kRoundBuckets);
-  SpeedupMetrics speedup_{registry_};
+  std::map<std::string, Histogram*> round_seconds_;  // by kind
+  Histogram& draft_seconds_ =
+      Measure("round_draft_seconds", "Part of a round spent waiting for the proposal.", kRoundBuckets);
+  Histogram& verify_seconds_ =
+      Measure("round_verify_seconds", "Part of a round spent waiting for the verdict.", kRoundBuckets);
+  ByRunning plain_, speculative_;
+  int plain_in_a_row_ = 0;
   Server draft_{registry_, "draft"};
   Server target_{registry_, "target"};
   Counters& draft_errors_ =
       CounterFamily(registry_, "draft_errors_total", "Proposals that failed, by reason.");
   Counters& target_errors_ =
       CounterFamily(registry_, "target_errors_total", "Verifications that failed, by reason.");
-  prometheus::Gauge* const degraded_ = AddGauge(
-      registry_, "degraded", "1 while a draft service is configured but cannot be used: decoding is plain.");
+  Gauge& degraded_ =
+      Show("degraded", "1 while a draft service is configured but cannot be used: decoding is plain.");
 };
 
 }  // namespace outrider

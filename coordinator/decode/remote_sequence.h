@@ -28,8 +28,7 @@ enum class Remedy {
   kNone,    // no tokens or parameters would help
 };
 
-// A belief may be wrong; the server's answer then corrects it, at the price of sending tokens again. One
-// thread.
+// A belief that is wrong costs tokens that are sent again, once the server has said so. One thread.
 class RemoteSequence {
  public:
   explicit RemoteSequence(Fork fork = {})
@@ -55,8 +54,7 @@ class RemoteSequence {
     boot_id_ = boot_id;
   }
 
-  // An item with all n committed tokens was answered; the server holds `cached` tokens, of which those below
-  // n, and up to `accepted` more, are committed.
+  // An item with all n tokens was answered: of the `cached` there, the first n + accepted are committed.
   void OnAnswer(size_t cached, size_t n, size_t accepted) {
     params_known_ = true;
     fork_of_.clear();

@@ -12,9 +12,6 @@ namespace {
 // Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
 constexpr int kPromptPiece = 128;
 
-// Whether the target is to propose what follows its verdicts.
-bool ProposesItself(const Request& request) { return request.params.proposer() != v1::PROPOSER_UNSPECIFIED; }
-
 uint32_t Microseconds(Clock::duration duration) {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
 }
@@ -46,29 +43,17 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
   trace->set_branches(static_cast<uint32_t>(report.ahead.branches));
 }
 
-void LogRound(const RoundReport& report) {
-  const Generation& generation = *report.generation;
-  LogDebug("round", {{"request_id", generation.request().context.request_id()},
-                     {"sequence", absl::BytesToHexString(generation.sequence_id())},
-                     {"round", generation.stats().rounds() - 1},
-                     {"drafted", report.drafted()},
-                     {"accepted", report.accepted()},
-                     {"draft_us", Microseconds(report.times.draft)},
-                     {"verify_us", Microseconds(report.times.verify)},
-                     {"round_us", Microseconds(report.times.round)}});
-}
-
 }  // namespace
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
-  if (auto chunk = generation_->FinishedAlready()) co_return co_await send_(*std::move(chunk));
-  if (generation_->Room() > 1 && policy_->ExpectsToDraft(*generation_)) drafter_->Begin({});
+  if (auto chunk = generation.FinishedAlready()) co_return co_await send_(*std::move(chunk));
+  if (generation.Room() > 1 && parts.policy->ExpectsToDraft(generation)) drafter->Begin({});
   co_return co_await Round();
 }
 
 asio::awaitable<absl::Status> RoundLoop::Decode() {
   absl::Status status;
-  while (status.ok() && !generation_->finished()) status = co_await Round();
+  while (status.ok() && !generation.finished()) status = co_await Round();
   co_return status;
 }
 
@@ -76,8 +61,8 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
   int sent = 0;
   while (prompt.size() - sent > kPromptPiece) {
     v1::GenerateResponse piece;
-    piece.set_position(static_cast<uint32_t>(generation_->emitted()));
-    generation_->AddPromptLogprobs(prompt, sent, kPromptPiece, &piece);
+    piece.set_position(static_cast<uint32_t>(generation.emitted()));
+    generation.AddPromptLogprobs(prompt, sent, kPromptPiece, &piece);
     sent += kPromptPiece;
     if (absl::Status status = co_await send_(std::move(piece)); !status.ok()) co_return status;
     // Others' rounds go on between pieces.
@@ -86,34 +71,25 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
   co_return sent;
 }
 
-DraftLength RoundLoop::Choose() {
-  if (!ProposesItself(generation_->request())) return policy_->Choose(*generation_);
-  // The length was chosen before the verdict, which may have left less room.
-  return {.most = std::min(next_.most, std::max(generation_->Room() - 1, 0)), .tree = next_.tree};
-}
-
-DraftLength RoundLoop::ChooseNext() {
-  // The target does not propose while it scores the prompt.
-  if (!ProposesItself(generation_->request()) || generation_->WantsPromptLogprobs()) return {};
-  return policy_->ChooseNext(*generation_);
-}
-
 asio::awaitable<absl::Status> RoundLoop::Round() {
   RoundTimes times;
   const Clock::time_point start = Clock::now();
-  const size_t n = generation_->size();
+  const size_t n = generation.size();
 
   // The draft proposes...
   Proposal proposal;
   DraftStatus draft_status = DraftStatus::kUsable;
-  const DraftLength length = Choose();
+  // Where the target proposes, the length was chosen before its verdict, which may have left less room.
+  const bool target_proposes = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
+  DraftLength length = target_proposes ? next_ : parts.policy->Choose(generation);
+  length.most = std::min(length.most, std::max(generation.Room() - 1, 0));
   int k = length.most;
   if (k > 0) {
-    drafter_->Begin(length);
-    proposal = co_await drafter_->Take(&times.draft_server);
-    draft_status = drafter_->status();
+    drafter->Begin(length);
+    proposal = co_await drafter->Take(&times.draft_server);
+    draft_status = drafter->status();
     // A proposal begun ahead has the K that was chosen then.
-    const bool has_own_k = length.stop || drafter_->ahead().steps > 0;
+    const bool has_own_k = length.stop || drafter->ahead().steps > 0;
     if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
   const Clock::time_point proposed = Clock::now();
@@ -122,13 +98,15 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // ...the target verifies...
   const bool proposal_was_made = !proposal.empty();
   const std::function<void()> away = [&] {
-    drafter_->RunAhead(proposal, policy_->Outcomes(*generation_, proposal));
+    drafter->RunAhead(proposal, parts.policy->Outcomes(generation, proposal));
   };
   const bool runs_ahead = length.ahead && proposal_was_made;
-  next_ = ChooseNext();
-  const bool asks = next_.most > 0 && drafter_->WantsTargetProposal();
+  // It does not while it scores the prompt.
+  const bool is_next = target_proposes && !generation.WantsPromptLogprobs();
+  next_ = is_next ? parts.policy->ChooseNext(generation) : DraftLength();
+  const bool asks = next_.most > 0 && drafter->WantsTargetProposal();
   absl::StatusOr<TargetAnswer> answer =
-      co_await target_->Verify(proposal, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);
+      co_await target.Verify(proposal, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);
   if (!answer.ok()) co_return answer.status();
   if (proposal_was_made && proposal.empty()) draft_status = DraftStatus::kFailed;
   const Clock::time_point verified = Clock::now();
@@ -136,28 +114,28 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   asking_ = std::chrono::microseconds(answer->next.timing.compute_us());
   times.verify = verified - proposed - asking_;
   times.verify_server = answer->timing;
-  drafter_->OnVerdict(n, answer->verdict);
-  if (asks) drafter_->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
-  AheadReport ahead = proposal_was_made ? drafter_->ahead() : AheadReport();
+  drafter->OnVerdict(n, answer->verdict);
+  if (asks) drafter->OnProposal(n + answer->verdict.path.size() + 1, std::move(answer->next));
+  AheadReport ahead = proposal_was_made ? drafter->ahead() : AheadReport();
   ahead.runs = length.ahead;
-  if (ahead.branches > 0) generation_->CountAhead(ahead.hit);
+  if (ahead.branches > 0) generation.CountAhead(ahead.hit);
 
   // ...what stands is committed...
-  if (generation_->emitted() == 0) generation_->OnPromptCached(answer->prefix_hit);
+  if (generation.emitted() == 0) generation.OnPromptCached(answer->prefix_hit);
   const absl::StatusOr<int> sent = co_await SendPromptLogprobs(answer->prompt_logprobs);
   if (!sent.ok()) co_return sent.status();
-  v1::GenerateResponse chunk = generation_->Commit(proposal, answer->verdict);
-  generation_->AddLogprobs(answer->logprobs, &chunk);
-  generation_->AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
+  v1::GenerateResponse chunk = generation.Commit(proposal, answer->verdict);
+  generation.AddLogprobs(answer->logprobs, &chunk);
+  generation.AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
   times.round = times.draft + times.verify + (Clock::now() - verified);
-  Report({.generation = generation_,
+  Report({.generation = &generation,
           .proposal = &proposal,
           .verdict = &answer->verdict,
-          .drafter = drafter_->kind(),
+          .drafter = drafter->kind(),
           .draft_status = draft_status,
           .chosen = k,
           .emitted = chunk.tokens_size(),
-          .running = policy_->running(),
+          .running = parts.policy->running(),
           .proposal_bytes = answer->proposal_bytes,
           .ahead = ahead,
           .times = times},
@@ -169,11 +147,20 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 
 void RoundLoop::Report(const RoundReport& report, v1::GenerateResponse* chunk) {
   // The time of the prompt's round says nothing of those that follow.
-  if (!report.prefill()) policy_->OnRound(report);
-  metrics_->OnRound(report);
-  metrics_->OnEmitted(*chunk);
-  if (LogEnabled(LogLevel::kDebug)) LogRound(report);
-  if (generation_->request().trace) FillTrace(report, chunk->mutable_trace());
+  if (!report.prefill()) parts.policy->OnRound(report);
+  parts.metrics->OnRound(report);
+  parts.metrics->OnEmitted(*chunk);
+  if (LogEnabled(LogLevel::kDebug)) {
+    LogDebug("round", {{"request_id", generation.request().context.request_id()},
+                       {"sequence", absl::BytesToHexString(generation.sequence_id())},
+                       {"round", generation.stats().rounds() - 1},
+                       {"drafted", report.drafted()},
+                       {"accepted", report.accepted()},
+                       {"draft_us", Microseconds(report.times.draft)},
+                       {"verify_us", Microseconds(report.times.verify)},
+                       {"round_us", Microseconds(report.times.round)}});
+  }
+  if (generation.request().trace) FillTrace(report, chunk->mutable_trace());
 }
 
 }  // namespace outrider

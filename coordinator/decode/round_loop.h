@@ -1,31 +1,77 @@
-// The loop that everything else serves: propose, verify, commit, send.
+// The loop that everything else serves: propose, verify, commit, send. And what it works with: a generation
+// together with its drafter and its client of the target.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
-#include "coordinator/decode/decoding.h"
-#include "coordinator/generation/round_report.h"
+#include "common/text/tokenizer.h"
+#include "coordinator/decode/drafter.h"
+#include "coordinator/decode/drafters/local_drafters.h"
+#include "coordinator/decode/metrics.h"
+#include "coordinator/decode/remote_sequence.h"
+#include "coordinator/decode/target_client.h"
+#include "coordinator/generation/generation.h"
+#include "coordinator/policy/draft_choice.h"
+#include "coordinator/servers/server_pool.h"
 
 namespace outrider {
 
+// What all generations share; outlives them.
+struct DecodeParts {
+  asio::any_io_executor executor;
+  const Tokenizer* tokenizer;
+  TargetPool* targets;
+  DraftPool* drafts = nullptr;     // null: no draft service is configured
+  Clock::duration draft_budget{};  // per proposal
+  NgramOptions ngram = {};
+  CopyOptions copy = {};
+  DraftChoice* policy;
+  Metrics* metrics;
+};
+
+// Makes the drafter that the generation's request asks for. The request was checked: it names no drafter
+// whose parts are missing. `fork` is for the draft service.
+std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& parts, Fork fork);
+
+// For a sample, or for a text that a search follows. Executor thread.
+struct Decoding {
+  // A request from `received` to `deadline`. The servers begin the sequence as a copy of `fork`.
+  Decoding(const DecodeParts& the_parts, Request request, Clock::time_point received,
+           Clock::time_point deadline, const Fork& fork)
+      : parts(the_parts),
+        generation(std::move(request), parts.tokenizer, received),
+        drafter(MakeDrafter(&generation, parts, fork)),
+        target(parts.targets, parts.metrics, &generation, deadline, fork) {}
+  ~Decoding() { Stop(); }
+
+  // Call when the generation is over or its client gone: the servers release what they hold of it, and
+  // compute nothing more for it. Ends a Take or Verify in progress.
+  void Stop() {
+    if (std::exchange(stopped, true)) return;
+    drafter->Stop();
+    target.Stop();
+  }
+
+  const DecodeParts parts;
+  Generation generation;
+  const std::unique_ptr<Drafter> drafter;
+  TargetClient target;
+  bool stopped = false;
+};
+
 // Takes one generation to its end. An error ends it early; what was sent before stands. Executor thread.
-class RoundLoop {
+class RoundLoop final : public Decoding {
  public:
   // Sends a chunk to the client. Returns when there is room for more, or an error when nobody reads any more.
   using SendChunk = std::function<asio::awaitable<absl::Status>(v1::GenerateResponse)>;
 
-  // The arguments outlive this.
-  RoundLoop(Decoding* decoding, SendChunk send)
-      : generation_(&decoding->generation),
-        drafter_(decoding->drafter.get()),
-        target_(&decoding->target),
-        policy_(decoding->parts.policy),
-        metrics_(decoding->parts.metrics),
-        send_(std::move(send)) {}
+  RoundLoop(const DecodeParts& the_parts, Request request, Clock::time_point received,
+            Clock::time_point deadline, const Fork& fork, SendChunk send)
+      : Decoding(the_parts, std::move(request), received, deadline, fork), send_(std::move(send)) {}
 
   // Runs the first round, in which the servers compute the prompt. Call it once, before Decode.
   asio::awaitable<absl::Status> ComputePrompt();
@@ -34,21 +80,12 @@ class RoundLoop {
 
  private:
   asio::awaitable<absl::Status> Round();
-  // Chooses what to draft in this round, and what to ask the target to propose for the next.
-  DraftLength Choose();
-  DraftLength ChooseNext();
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
   // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
-  // Reports a round to the policy, the metrics, the log at level debug and, with a trace in `chunk`, to a
-  // client that asked for one.
+  // Reports a round to policy, metrics and log and, if it asked for a trace, in the client's `chunk`.
   void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
-  Generation* const generation_;
-  Drafter* const drafter_;
-  TargetClient* const target_;
-  DraftChoice* const policy_;
-  Metrics* const metrics_;
   const SendChunk send_;
   // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;

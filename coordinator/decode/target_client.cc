@@ -12,10 +12,8 @@
 namespace outrider {
 namespace {
 
-// Tokens in one item; longer prefixes take several.
-constexpr size_t kMaxItemTokens = 8192;
-// Being refused this often in a row is a defect, not a loss.
-constexpr int kMaxFailures = 8;
+constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; longer prefixes take several
+constexpr int kMaxFailures = 8;          // being refused this often in a row is a defect, not a loss
 
 uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
   size_t bytes = 0;
@@ -103,62 +101,47 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
 }
 
 absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult& result, const Proposal& proposal) {
-  if (generation_->request().candidates > 0) return TakeCandidates(result, proposal);
-  absl::StatusOr<Verdict> verdict =
-      ParseVerdict(result.verdict(), proposal, static_cast<int>(pin_.pool().info()->vocab_size()));
-  if (!verdict.ok()) return verdict.status();
-  if (absl::Status status = CheckReport(proposal, *verdict, result); !status.ok()) return status;
-  OnAnswered(result, verdict->path.size());
-  v1::ItemTiming timing = result.timing();
-  timing.set_compute_us(timing.compute_us() - ProposeMicroseconds(result));
-  return TargetAnswer{.verdict = *std::move(verdict),
-                      .candidates = {},
-                      .prefix_hit = result.prefix_hit(),
-                      .logprobs = std::move(*result.mutable_verdict()->mutable_logprobs()),
-                      .prompt_logprobs = std::move(*result.mutable_prompt_logprobs()),
-                      .timing = std::move(timing)};
-}
-
-absl::StatusOr<TargetAnswer> TargetClient::TakeCandidates(const v1::VerifyResult& result,
-                                                          const Proposal& proposal) {
-  const int vocab = static_cast<int>(pin_.pool().info()->vocab_size());
-  auto rows = ParseCandidates(result, proposal.size() + 1, generation_->request().candidates, vocab);
-  if (!rows.ok()) return rows.status();
-  OnAnswered(result, 0);
   TargetAnswer answer;
-  answer.candidates = *std::move(rows);
-  answer.prefix_hit = result.prefix_hit();
-  return answer;
-}
-
-void TargetClient::OnAnswered(const v1::VerifyResult& result, size_t accepted) {
-  remote_.OnAnswer(result.cached(), sent_, accepted);
+  if (const int candidates = generation_->request().candidates; candidates > 0) {
+    auto rows = ParseCandidates(result, proposal.size() + 1, candidates, VocabSize());
+    if (!rows.ok()) return rows.status();
+    answer.candidates = *std::move(rows);
+  } else {
+    absl::StatusOr<Verdict> verdict = ParseVerdict(result.verdict(), proposal, VocabSize());
+    if (!verdict.ok()) return verdict.status();
+    if (absl::Status status = CheckReport(proposal, *verdict, result); !status.ok()) return status;
+    answer.verdict = *std::move(verdict);
+    answer.logprobs = std::move(*result.mutable_verdict()->mutable_logprobs());
+    answer.prompt_logprobs = std::move(*result.mutable_prompt_logprobs());
+  }
+  remote_.OnAnswer(result.cached(), sent_, answer.verdict.path.size());
   losses_.OnAnswer(sent_);
   full_pause_.Reset();
   failures_ = 0;
+  answer.prefix_hit = result.prefix_hit();
+  answer.timing = result.timing();
+  answer.timing.set_compute_us(answer.timing.compute_us() - ProposeMicroseconds(result));
+  return answer;
 }
 
 absl::Status TargetClient::CheckReport(const Proposal& proposal, const Verdict& verdict,
                                        const v1::VerifyResult& result) const {
   const Request& request = generation_->request();
-  const int vocab = static_cast<int>(pin_.pool().info()->vocab_size());
   std::vector<TokenId> emitted;
   if (request.params.has_logprobs()) {
-    for (int node : verdict.path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
+    for (int node : verdict.path) emitted.push_back(proposal[node].token);
     emitted.push_back(verdict.token);
   }
-  absl::Status status =
-      CheckLogprobs(result.verdict().logprobs(), emitted, static_cast<int>(request.params.logprobs()), vocab);
-  if (!status.ok()) return status;
   std::span<const TokenId> scored;
   if (generation_->WantsPromptLogprobs()) scored = std::span(generation_->tokens()).subspan(1, sent_ - 1);
-  status = CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, vocab);
-  if (!status.ok()) return status;
+  const int most = static_cast<int>(request.params.logprobs());
+  absl::Status status = CheckLogprobs(result.verdict().logprobs(), emitted, most, VocabSize());
+  status.Update(CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, VocabSize()));
   if (result.prefix_hit() > sent_) {
-    return InvalidVerdict(
-        absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache"));
+    status.Update(InvalidVerdict(
+        absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache")));
   }
-  return absl::OkStatus();
+  return status;
 }
 
 TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const {
@@ -170,8 +153,8 @@ TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const 
     taken.status = DraftStatus::kAway;
     return taken;
   }
-  auto nodes = ParseOwnProposal(result.verdict().proposal(), asked, generation_->request().params.rule(),
-                                static_cast<int>(pin_.pool().info()->vocab_size()));
+  auto nodes =
+      ParseOwnProposal(result.verdict().proposal(), asked, generation_->request().params.rule(), VocabSize());
   if (nodes.ok()) {
     taken.nodes = *std::move(nodes);
     return taken;
@@ -180,7 +163,7 @@ TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const 
   metrics_->OnDraftError(ReasonOf(nodes.status()));
   // An empty proposal is short of memory, not wrong.
   if (!result.verdict().proposal().empty()) {
-    LogWarning("proposal of the target dropped", {{"error", std::string(nodes.status().message())}});
+    LogWarning("proposal of the target dropped", {{"error", nodes.status().message()}});
   }
   return taken;
 }
@@ -267,7 +250,15 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
     return absl::DeadlineExceededError("deadline exceeded");
   }
   metrics_->OnTargetError(ReasonOf(status));
-  if (answer.lost) return OnLost();
+  if (answer.lost) {
+    losses_.OnLost(sent_);
+    if (!losses_.guilty()) return absl::OkStatus();
+    metrics_->OnTargetError("ITEM_LOST");
+    return MakeError(
+        absl::StatusCode::kInternal, "ITEM_LOST",
+        "three times in a row the connection to a target was lost under an item of this request, or "
+        "no answer came; it is not sent again");
+  }
   // The link was down already, or the server is going down; WaitForTarget comes next.
   if (status.code() == absl::StatusCode::kUnavailable) return absl::OkStatus();
   losses_.OnAnswer(sent_);
@@ -281,23 +272,13 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
     case Remedy::kNone:
       // A bad proposal is the drafter's fault, not the client's.
       if (status.code() != absl::StatusCode::kInvalidArgument || proposal.empty()) return status;
-      LogWarning("draft refused by the target", {{"error", std::string(status.message())}});
+      LogWarning("draft refused by the target", {{"error", status.message()}});
       proposal.clear();
   }
   if (++failures_ > kMaxFailures) {
-    return absl::InternalError(absl::StrCat("the target keeps refusing: ", std::string(status.message())));
+    return absl::InternalError(absl::StrCat("the target keeps refusing: ", status.message()));
   }
   return absl::OkStatus();
-}
-
-absl::Status TargetClient::OnLost() {
-  losses_.OnLost(sent_);
-  if (!losses_.guilty()) return absl::OkStatus();
-  metrics_->OnTargetError("ITEM_LOST");
-  return MakeError(
-      absl::StatusCode::kInternal, "ITEM_LOST",
-      "three times in a row the connection to a target was lost under an item of this request, or "
-      "no answer came; it is not sent again");
 }
 
 void TargetClient::Stop() {

@@ -11,12 +11,10 @@
 #include "coordinator/decode/remote_sequence.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/retry.h"
 #include "coordinator/servers/server_pool.h"
 
 namespace outrider {
 
-// The target's answer to an item.
 struct TargetAnswer {
   Verdict verdict;
   std::vector<CandidateRow> candidates;  // instead, if the request is a search: after the last committed
@@ -29,10 +27,9 @@ struct TargetAnswer {
   TargetProposal next = {};              // the target's own proposal, if it was asked for one
 };
 
-// One for each generation, which is on one target of the pool. If that ends, drains or hangs, the round in
-// progress is sent to another with the whole sequence (`base` 0). This is exact: proposal and random numbers
-// are the same, a late verdict of the first target is not taken, and the choice of targets does not depend on
-// what they would say. Executor thread.
+// One for each generation, which is on one target of the pool. If that ends, drains or hangs, another is sent
+// the round, with the whole sequence (`base` 0). This is exact: proposal and random numbers are the same, no
+// late verdict is taken, and the choice does not depend on what targets would say. Executor thread.
 class TargetClient {
  public:
   // The arguments outlive this. All waits end at `deadline`.
@@ -59,41 +56,31 @@ class TargetClient {
                                                        const std::function<void()>* away = nullptr,
                                                        const DraftLength* next = nullptr);
 
-  // For a search: the first `accepted` tokens of a path through the last proposal were appended to the
-  // generation, which had `n` before.
+  // For a search: `accepted` tokens of the last proposal were appended to the generation's first `n`.
   void OnExtended(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
 
-  // Call when the generation is over or its client gone: nothing more is computed for it. Ends a Verify in
-  // progress.
+  // As Drafter::Stop; ends a Verify in progress.
   void Stop();
 
  private:
-  // Sends the first tokens of a long sequence that the target lacks, so that others get their turn in
-  // between.
+  // Sends the first tokens of a long sequence, so that others get their turn in between.
   asio::awaitable<absl::Status> SendPrefix();
   // Fills in the tokens up to `end` that the target lacks, as round round_.
   void FillTokens(size_t end, v1::VerifyItem* verify) const;
   // Makes a verify item of round_ over the tokens and the proposal, which also asks for `next`, unless null.
   v1::TargetItem MakeItem(const Proposal& proposal, const DraftLength* next) const;
-  // Whether the sequence's target can propose what the request asks for.
   bool CanPropose() const;
+  int VocabSize() const { return static_cast<int>(pin_.pool().info()->vocab_size()); }
   // Converts what came as a proposal of the length `asked`.
   TargetProposal TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const;
   // Converts an item's result, and updates what the next item depends on. Moves out of `result`.
   absl::StatusOr<TargetAnswer> Take(v1::VerifyResult& result, const Proposal& proposal);
-  // The same for a search.
-  absl::StatusOr<TargetAnswer> TakeCandidates(const v1::VerifyResult& result, const Proposal& proposal);
-  // Updates what the next item depends on, after any answer.
-  void OnAnswered(const v1::VerifyResult& result, size_t accepted);
   // Whether the rest of the result is what was asked for.
   absl::Status CheckReport(const Proposal& proposal, const Verdict& verdict,
                            const v1::VerifyResult& result) const;
   // Corrects the belief about the target, and empties a proposal that it refuses. OK if what is left is worth
-  // sending again.
+  // sending again; INTERNAL if the link was lost under it once too often.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
-  // Counts a loss of the link; INTERNAL if the item is to blame.
-  absl::Status OnLost();
-  // Waits until the turn of a suspect has come.
   asio::awaitable<absl::Status> WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link);
   // Waits until the sequence is on a target that can be used.
   asio::awaitable<absl::Status> WaitForTarget();

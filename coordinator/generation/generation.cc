@@ -17,12 +17,6 @@ uint64_t HashOf(const v1::SequenceParams& params) {
   return hash;
 }
 
-// Checked when the request was parsed.
-StopMatcher MakeStops(const std::vector<std::string>& strings) {
-  absl::StatusOr<StopMatcher> stops = StopMatcher::Create(strings);
-  return *std::move(stops);
-}
-
 }  // namespace
 
 Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received)
@@ -32,7 +26,7 @@ Generation::Generation(Request request, const Tokenizer* tokenizer, Clock::time_
       params_hash_(HashOf(request_.params)),
       hashes_{kEmptyPrefixHash},
       detokenizer_(tokenizer, /*skip_special_tokens=*/true),
-      stops_(MakeStops(request_.stop_strings)),
+      stops_(*StopMatcher::Create(request_.stop_strings)),  // checked when the request was parsed
       echoes_(request_.echo),
       received_(received),
       first_token_(received),
@@ -51,8 +45,7 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
   Echo(&chunk);
-  finish_ = MakeFinish();
-  *chunk.mutable_finish() = *finish_;
+  *chunk.mutable_finish() = MakeFinish();
   return chunk;
 }
 
@@ -67,7 +60,7 @@ void Generation::Extend(std::span<const TokenId> tokens) {
 
 bool Generation::Append(TokenId token, std::string* text) {
   Push(token);
-  if (std::find(request_.end_ids.begin(), request_.end_ids.end(), token) != request_.end_ids.end()) {
+  if (std::ranges::count(request_.end_ids, token) > 0) {
     // The id that ends a text is no part of it, but text held back for a stop string is.
     text->append(stops_.Append(detokenizer_.Flush()));
     if (!stops_.match()) text->append(stops_.Flush());
@@ -128,9 +121,7 @@ bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* c
 void Generation::End(bool over, v1::GenerateResponse* chunk) {
   last_token_ = Clock::now();
   if (first_token_ == received_) first_token_ = last_token_;
-  if (!over) return;
-  finish_ = MakeFinish();
-  *chunk->mutable_finish() = *finish_;
+  if (over) *chunk->mutable_finish() = MakeFinish();
 }
 
 void Generation::CountAhead(bool hit) {
@@ -170,9 +161,13 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, si
     recent_acceptance_.Age(1);
     return;
   }
-  const RoundTally tally = TallyOf(proposal, verdict.path, standing);
-  AddTally(tally, &stats_);
-  if (!tally.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
+  tally_ = {.is_tree = !IsChain(proposal),
+            .depths = Depths(proposal),
+            .accepted = static_cast<int>(standing),
+            .accepted_after_end = static_cast<int>(verdict.path.size() - standing)};
+  if (tally_.is_tree) tally_.offered = OfferedNodes(proposal, std::span(verdict.path).first(standing));
+  AddTally(tally_, &stats_);
+  if (!tally_.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
   if (request_.params.rule() == v1::RULE_TOKEN) {
     expected_accepted_ += verdict.expected_accepted;
     observed_accepted_ += static_cast<double>(verdict.path.size());

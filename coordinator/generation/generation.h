@@ -1,4 +1,5 @@
-// The truth about one request: its committed tokens, the text they make, and whether it is over.
+// The truth about one request: its committed tokens, the text they make, and whether it is over; how much a
+// round of it drafts, and the report on a round that has its verdict.
 #pragma once
 
 #include <chrono>
@@ -40,8 +41,7 @@ struct Request {
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
   int samples = 1;  // their sample indices begin at that of `params`
-  // If set, the request is a beam search: nothing is sampled. Every default is filled in; `samples` is the
-  // number of texts wanted.
+  // If set, a beam search: nothing is sampled. All is filled in; `samples` is the number of texts wanted.
   std::optional<v1::BeamOptions> beam;
   int candidates = 0;  // for the search: likeliest tokens that the target reports instead of a verdict
 };
@@ -75,17 +75,14 @@ class Generation {
   // Returns the number of the next item of this sequence, for either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the tokens on the verdict's path through `proposal`, then the verdict's own, up to the
-  // first that ends the generation; discards the rest. Returns the chunk to send, with `finish` if it is
-  // over.
+  // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
+  // ends the generation. Returns the chunk to send, with `finish` if it is over.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
-  // For a search: appends tokens that may not be committed after all. Makes no text of them, and checks for
-  // no end.
+  // For a search: appends tokens that may not be committed after all. Makes no text, checks for no end.
   void Extend(std::span<const TokenId> tokens);
 
-  // Commits a whole text that a search found; `kinds` says where its tokens came from. Returns the one chunk
-  // to send.
+  // Commits a text that a search found, `kinds` saying whose its tokens are. Returns the one chunk to send.
   v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
                                    double score, const v1::SpeculationStats& search);
 
@@ -95,19 +92,19 @@ class Generation {
   // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
   void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
-  // Does the same for the prompt's, at most `most` of them from `first` on. Adds the prompt too, if it is to
-  // be sent back and was not yet.
+  // Does so for at most `most` of the prompt's from `first` on; adds the prompt once, if it is echoed.
   void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk);
 
   // Before the first round: returns the chunk to send if the resumed tokens already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
 
+  // What the last round with a proposal counted.
+  const RoundTally& tally() const { return tally_; }
   // Acceptance of this generation's own drafted tokens.
   const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
 
-  bool finished() const { return finish_.has_value(); }
+  bool finished() const { return ended_.has_value(); }
   const v1::SpeculationStats& stats() const { return stats_; }
-  const v1::Finish& finish() const { return *finish_; }
 
   // What this call has emitted so far, without the resumed tokens, and how long that took.
   struct Progress {
@@ -117,13 +114,11 @@ class Generation {
   };
   Progress progress() const;
 
-  // Returns a token's text for display.
   std::string Display(TokenId token) const;
 
  private:
   void Push(TokenId token);
-  // Appends a committed token, and the text that it releases to *text. Returns true if it ends the
-  // generation.
+  // Appends a committed token, and the text it releases to *text. Returns whether it ends the generation.
   bool Append(TokenId token, std::string* text);
   // Does the same, and adds the token to the chunk.
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
@@ -146,6 +141,7 @@ class Generation {
   StreamingDetokenizer detokenizer_;
   StopMatcher stops_;
   v1::SpeculationStats stats_;
+  RoundTally tally_;
   AcceptanceByConfidence recent_acceptance_{0.99};
   double expected_accepted_ = 0;
   double observed_accepted_ = 0;  // in the rounds that expected_accepted_ covers
@@ -153,10 +149,77 @@ class Generation {
   uint32_t cached_prompt_tokens_ = 0;
   bool echoes_;  // the prompt is still to be sent back
   std::optional<v1::FinishReason> ended_;
-  std::optional<v1::Finish> finish_;
   const Clock::time_point received_;
   Clock::time_point first_token_;
   Clock::time_point last_token_;
+};
+
+struct DraftLength {
+  int most = 0;  // K; for a tree, the depth
+  // When a draft model stops before that. Other drafters ignore it.
+  std::optional<DraftStop> stop = {};
+  // The draft also works on likely outcomes of the round while it is verified. Other drafters ignore it.
+  bool ahead = false;
+  std::optional<TreeShape> tree = {};  // unset: a chain
+};
+
+// An outcome of a verification that is worth drafting for.
+struct Outcome {
+  size_t accepted = 0;                // drafted tokens that stand
+  std::optional<TokenId> token = {};  // follows them; unset: the draft draws it, after a whole proposal
+  DraftLength length;                 // of the proposal that follows it
+};
+
+// The result of asking for a proposal.
+enum class DraftStatus {
+  kUsable,  // a proposal, or there was nothing to propose
+  kFailed,  // the draft was asked; its answer was late, empty, an error, or refused by the target
+  kAway,    // the draft cannot be asked: it is down, or has failed so often that it is left alone
+};
+
+struct AheadReport {
+  bool runs = false;         // the schedule was to draft while this round was verified
+  int steps = 0;             // draft steps for what was verified, if begun while the previous round was
+  int branches = 0;          // outcomes of this round that were drafted for
+  bool hit = false;          // its outcome was one of them
+  size_t wasted_tokens = 0;  // drafted for outcomes that did not come, as far as the draft had answered
+};
+
+// Where the time of a round went. A proposal that the target itself made, at the end of the previous round,
+// counts in the round that verifies it: in `draft`, `draft_server` and `round`.
+struct RoundTimes {
+  Clock::duration draft{};      // waiting for the proposal
+  v1::ItemTiming draft_server;  // the server's part of it
+  Clock::duration verify{};     // waiting for the verdict
+  v1::ItemTiming verify_server;
+  Clock::duration round{};
+};
+
+// From receipt to answer.
+inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
+  return timing.queue_us() + timing.compute_us();
+}
+
+// Its pointers stay valid until the report has been taken.
+struct RoundReport {
+  const Generation* generation;  // the round is committed
+  const Proposal* proposal;      // what was verified
+  const Verdict* verdict;
+  v1::DrafterKind drafter;  // who proposed; matters only if anything was proposed
+  DraftStatus draft_status;
+  int chosen;               // K as asked for, or as given by a draft that chooses it
+  int emitted;              // tokens
+  int running;              // generations in progress, this one included
+  uint32_t proposal_bytes;  // on the wire; only for requests that are traced
+  AheadReport ahead = {};
+  RoundTimes times;
+
+  // Whether the round computed the prompt.
+  bool prefill() const { return generation->stats().rounds() == 1; }
+  // Whether the draft was to be asked, and could be.
+  bool speculative() const { return chosen > 0 && draft_status != DraftStatus::kAway; }
+  int drafted() const { return static_cast<int>(proposal->size()); }
+  int accepted() const { return static_cast<int>(verdict->path.size()); }
 };
 
 }  // namespace outrider

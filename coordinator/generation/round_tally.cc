@@ -1,28 +1,15 @@
 #include "coordinator/generation/round_tally.h"
 
-#include <algorithm>
-
 namespace outrider {
 namespace {
 
-using Counts = google::protobuf::RepeatedField<uint64_t>;
-
-// Makes room for an index.
-void Extend(int index, Counts* counts) {
+// Adds to the count at an index, which may be beyond the last.
+void Add(uint64_t count, int index, google::protobuf::RepeatedField<uint64_t>* counts) {
   while (counts->size() <= index) counts->Add(0);
+  *counts->Mutable(index) += count;
 }
 
 }  // namespace
-
-RoundTally TallyOf(std::span<const ProposalNode> proposal, std::span<const int> path, size_t standing) {
-  RoundTally tally{.is_tree = !IsChain(proposal),
-                   .depths = Depths(proposal),
-                   .accepted = static_cast<int>(standing),
-                   .accepted_after_end = static_cast<int>(path.size() - standing),
-                   .offered = {}};
-  if (tally.is_tree) tally.offered = OfferedNodes(proposal, path.first(standing));
-  return tally;
-}
 
 void AddTally(const RoundTally& tally, v1::SpeculationStats* stats) {
   stats->set_drafts(stats->drafts() + 1);
@@ -31,19 +18,14 @@ void AddTally(const RoundTally& tally, v1::SpeculationStats* stats) {
   stats->set_accepted_after_end(stats->accepted_after_end() +
                                 static_cast<uint64_t>(tally.accepted_after_end));
   for (const int depth : tally.depths) {
-    Extend(depth, stats->mutable_drafted_per_position());
-    Extend(depth, stats->mutable_accepted_per_position());
-    ++*stats->mutable_drafted_per_position()->Mutable(depth);
+    Add(1, depth, stats->mutable_drafted_per_position());
+    Add(0, depth, stats->mutable_accepted_per_position());
   }
-  for (int depth = 0; depth < tally.accepted; ++depth) {
-    ++*stats->mutable_accepted_per_position()->Mutable(depth);
-  }
+  for (int depth = 0; depth < tally.accepted; ++depth) Add(1, depth, stats->mutable_accepted_per_position());
   if (tally.is_tree) stats->set_tree_rounds(stats->tree_rounds() + 1);
   for (const OfferedNode& node : tally.offered) {
-    Extend(node.rank, stats->mutable_offered_per_rank());
-    Extend(node.rank, stats->mutable_accepted_per_rank());
-    ++*stats->mutable_offered_per_rank()->Mutable(node.rank);
-    *stats->mutable_accepted_per_rank()->Mutable(node.rank) += node.accepted ? 1 : 0;
+    Add(1, node.rank, stats->mutable_offered_per_rank());
+    Add(node.accepted ? 1 : 0, node.rank, stats->mutable_accepted_per_rank());
   }
 }
 

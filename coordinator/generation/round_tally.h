@@ -2,11 +2,11 @@
 #pragma once
 
 #include <array>
-#include <cmath>
 #include <span>
 #include <vector>
 
 #include "common/spec/proposal.h"
+#include "coordinator/servers/averages.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -17,8 +17,7 @@ struct OfferedNode {
   bool accepted = false;
 };
 
-// The nodes whose parent is the last committed token or an accepted node, in the proposal's order. `path` is
-// the verdict's. In a chain each has rank 0.
+// The nodes after the last committed token or a node of `path`, in order; in a chain all have rank 0.
 inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> proposal,
                                              std::span<const int> path) {
   std::vector<OfferedNode> offered;
@@ -42,9 +41,6 @@ struct RoundTally {
   std::vector<OfferedNode> offered = {};  // for a tree
 };
 
-// `standing` is the number of tokens on the verdict's path up to the end of the text.
-RoundTally TallyOf(std::span<const ProposalNode> proposal, std::span<const int> path, size_t standing);
-
 // Adds a round with a proposal; the caller counts rounds.
 void AddTally(const RoundTally& tally, v1::SpeculationStats* stats);
 
@@ -63,7 +59,6 @@ inline double MeanAcceptedLength(const v1::SpeculationStats& stats) {
   return 1 + static_cast<double>(stats.accepted()) / static_cast<double>(stats.drafts());
 }
 
-// The schedule that was followed.
 inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
   return stats.ahead_rounds() > 0 ? v1::SCHEDULE_RUN_AHEAD : v1::SCHEDULE_LOCKSTEP;
 }
@@ -73,42 +68,32 @@ inline v1::Schedule ScheduleOf(const v1::SpeculationStats& stats) {
 class AcceptanceByConfidence {
  public:
   static constexpr int kBins = 8;
-  // The bin of tokens of unknown confidence.
-  static constexpr int kUnknown = kBins;
+  static constexpr int kUnknown = kBins;  // the bin of tokens of unknown confidence
 
   // Each round multiplies the weight of the earlier ones by `decay`.
-  explicit AcceptanceByConfidence(double decay) : decay_(decay) {}
+  explicit AcceptanceByConfidence(double decay) { bins_.fill(RunningMean(decay)); }
 
   // Observes a round with a chain. Tokens after the first rejected one tell nothing.
   void Observe(std::span<const ProposalNode> chain, size_t accepted) {
     Age(1);
     for (size_t i = 0; i < chain.size() && i <= accepted; ++i) {
-      Bin& bin = bins_[static_cast<size_t>(BinOf(chain[i].confidence))];
-      bin.judged += 1;
-      bin.accepted += i < accepted ? 1 : 0;
+      bins_[static_cast<size_t>(BinOf(chain[i].confidence))].Add(i < accepted ? 1 : 0);
     }
   }
-  // Ages the counts as if that many rounds had passed.
   void Age(double rounds) {
-    const double factor = std::pow(decay_, rounds);
-    for (Bin& bin : bins_) {
-      bin.judged *= factor;
-      bin.accepted *= factor;
-    }
+    for (RunningMean& bin : bins_) bin.Age(rounds);
   }
 
   // Tokens of a bin in [0, kBins] that were judged, and those of them that were accepted.
-  double judged(int bin) const { return bins_[static_cast<size_t>(bin)].judged; }
-  double accepted(int bin) const { return bins_[static_cast<size_t>(bin)].accepted; }
+  double judged(int bin) const { return Of(bin).weight(); }
+  double accepted(int bin) const { return Of(bin).sum(); }
+  // The accepted share of them.
+  const RunningMean& Of(int bin) const { return bins_[static_cast<size_t>(bin)]; }
 
   static int BinOf(float confidence) { return confidence > 0 ? ConfidenceBin(confidence, kBins) : kUnknown; }
 
  private:
-  struct Bin {
-    double judged = 0, accepted = 0;
-  };
-  double decay_;
-  std::array<Bin, kBins + 1> bins_;
+  std::array<RunningMean, kBins + 1> bins_;
 };
 
 }  // namespace outrider

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <memory>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
@@ -100,13 +99,18 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
   void OnReadDone(bool ok) override {
     asio::post(work_.get_executor(), [this, ok] {
       reading_ = false;
-      if (ok && owner_ != nullptr) return owner_->OnChunk(this);
-      Release();
+      if (!ok || owner_ == nullptr) return Release();
+      owner_->ready_.push_back(this);
+      owner_->changed_.Notify();
     });
   }
   void OnDone(const grpc::Status& status) override {
     asio::post(work_.get_executor(), [this, status] {
-      if (owner_ != nullptr) owner_->OnEnd(this, status);
+      if (owner_ != nullptr) {
+        owner_->calls_.erase(this);
+        if (!status.ok()) owner_->Fail(FromGrpc(status));
+        owner_->changed_.Notify();
+      }
       delete this;
     });
   }
@@ -147,7 +151,10 @@ GenerateCalls::~GenerateCalls() {
 asio::awaitable<std::optional<PromptChunk>> GenerateCalls::Next() {
   if (Call* call = std::exchange(shown_, nullptr)) call->ReadOn();
   while (true) {
-    StartCalls();
+    while (status_.ok() && next_prompt_ < request_->prompts.size() && calls_.size() < kMaxAtOnce) {
+      Call* const call = *calls_.insert(new Call(this, next_prompt_++)).first;
+      call->Start();
+    }
     if (!ready_.empty()) {
       shown_ = ready_.front();
       ready_.pop_front();
@@ -156,24 +163,6 @@ asio::awaitable<std::optional<PromptChunk>> GenerateCalls::Next() {
     if (calls_.empty()) co_return std::nullopt;
     co_await changed_.Wait();
   }
-}
-
-void GenerateCalls::StartCalls() {
-  while (status_.ok() && next_prompt_ < request_->prompts.size() && calls_.size() < kMaxAtOnce) {
-    Call* const call = *calls_.insert(new Call(this, next_prompt_++)).first;
-    call->Start();
-  }
-}
-
-void GenerateCalls::OnChunk(Call* call) {
-  ready_.push_back(call);
-  changed_.Notify();
-}
-
-void GenerateCalls::OnEnd(Call* call, const grpc::Status& status) {
-  calls_.erase(call);
-  if (!status.ok()) Fail(FromGrpc(status));
-  changed_.Notify();
 }
 
 void GenerateCalls::Fail(absl::Status status) {

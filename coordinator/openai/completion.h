@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/container/flat_hash_set.h"
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "common/net/http_parser.h"
@@ -23,27 +22,22 @@ namespace outrider {
 // Keys and values, the keys in lower case.
 using CallMetadata = std::vector<std::pair<std::string, std::string>>;
 
-// A chunk of the answer to prompt number `prompt`.
 struct PromptChunk {
   size_t prompt;
   const v1::GenerateResponse* chunk;
 };
 
-// Makes one call for each prompt, and returns their chunks in the order of arrival. One executor thread. A
-// call is read only when Next is called, so a slow client slows its generations down; one chunk is held for
-// each prompt in progress.
+// Makes one call for each prompt, and returns their chunks in the order of arrival. One executor thread.
+// Reads a call only when Next is called, so a slow client slows its generations down.
 class GenerateCalls {
  public:
-  // The most prompts of a request in progress at once.
-  static constexpr size_t kMaxAtOnce = 16;
+  static constexpr size_t kMaxAtOnce = 16;  // the most prompts of a request in progress at once
 
   // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
   GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
                 const OpenAiRequest* request, CallMetadata metadata, HttpClient* client);
   // Cancels what still runs.
   ~GenerateCalls();
-  GenerateCalls(const GenerateCalls&) = delete;
-  GenerateCalls& operator=(const GenerateCalls&) = delete;
 
   // Waits for the next chunk, which is valid until Next is called again. Returns none at the end: after the
   // last chunk of all calls, an error of any of them, or the client's departure.
@@ -55,9 +49,6 @@ class GenerateCalls {
  private:
   class Call;
 
-  void StartCalls();
-  void OnChunk(Call* call);
-  void OnEnd(Call* call, const grpc::Status& status);
   // Ends all calls; the first reason counts.
   void Fail(absl::Status status);
 
@@ -74,8 +65,7 @@ class GenerateCalls {
   SocketEvent changed_;
 };
 
-// Asks the service for its description. `service` must outlive the answer, which comes within seconds. The
-// coroutine's executor has one thread.
+// Asks the service, which must outlive the answer, for its description. The executor has one thread.
 asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service);
 
 // One executor thread. Destruction cancels what still runs.
@@ -93,9 +83,8 @@ class Completion {
 
   const OpenAiRequest& request() const { return request_; }
 
-  // For a whole answer: waits for it, and returns its body in pieces. INVALID_ARGUMENT, reason
-  // ANSWER_TOO_LARGE, if it takes too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all
-  // answers together do.
+  // For a whole answer: returns its body in pieces. INVALID_ARGUMENT, reason ANSWER_TOO_LARGE, if it takes
+  // too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all answers together do.
   asio::awaitable<absl::StatusOr<std::vector<std::string>>> Body();
 
   // For a stream, once: waits until there is something to send, or an error to answer instead.

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -26,17 +25,6 @@ using Json = nlohmann::ordered_json;
 
 // A longer body is parsed on a thread of its own, since other connections would wait for it.
 constexpr size_t kLongBody = 64 << 10;
-
-std::string NewId(const char* prefix) {
-  return absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits());
-}
-
-// The request's headers as gRPC metadata.
-v1::RequestContext ContextOf(const HttpRequest& request) {
-  const std::string id(request.Header(kRequestIdKey));
-  const std::string parent(request.Header(kTraceparentKey));
-  return ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
-}
 
 HttpResponse JsonResponse(int status, std::string body) {
   return {.status = status,
@@ -61,10 +49,7 @@ HttpResponse ErrorResponse(const absl::Status& status, Endpoint endpoint = Endpo
 class Gateway::Server {
  public:
   Server(GatewayOptions options, const std::shared_ptr<grpc::Channel>& channel)
-      : options_(std::move(options)),
-        started_(absl::Now()),
-        service_(v1::Inference::NewStub(channel)),
-        refusals_(options_.on_refused) {}
+      : options_(std::move(options)), started_(absl::Now()), service_(v1::Inference::NewStub(channel)) {}
 
   absl::Status Start() {
     std::unique_ptr<TlsFiles> tls;
@@ -91,6 +76,7 @@ class Gateway::Server {
   // Every refusal is counted, and as the end of a request too if it was one for a generation.
   void Count(int http_status, const absl::Status& status, const Route& route) {
     refusals_.Add(http_status);
+    if (options_.on_refused) options_.on_refused(http_status);
     if (route.Posts() && options_.on_request_end) {
       options_.on_request_end(absl::StatusCodeToString(status.code()));
     }
@@ -109,10 +95,8 @@ class Gateway::Server {
   }
 
   bool IsAllowed(absl::string_view origin) const {
-    const auto& allowed = options_.allowed_origins;
-    return !origin.empty() && std::any_of(allowed.begin(), allowed.end(), [&](const std::string& each) {
-      return each == "*" || each == origin;
-    });
+    const auto is_allowed = [&](const std::string& each) { return each == "*" || each == origin; };
+    return !origin.empty() && std::ranges::any_of(options_.allowed_origins, is_allowed);
   }
 
   // Whether it comes from a page of another host, or was asked for by another's name.
@@ -193,9 +177,7 @@ class Gateway::Server {
         co_return co_await Generate(Endpoint::kCompletions, request);
       case Route::Kind::kChat:
         co_return co_await Generate(Endpoint::kChat, request);
-      case Route::Kind::kHealth:
-      case Route::Kind::kServer:
-      case Route::Kind::kUnknown:
+      default:  // kHealth
         break;
     }
     // The executor answers too.
@@ -245,9 +227,7 @@ class Gateway::Server {
   // While nobody knows the model's name, a request waits for a target, or is refused.
   absl::Status CheckModel(const std::string& name, const v1::DescribeResponse& description) const {
     const std::vector<std::string> names = ModelNames(description);
-    if (name.empty() || names.empty() || std::find(names.begin(), names.end(), name) != names.end()) {
-      return absl::OkStatus();
-    }
+    if (name.empty() || names.empty() || std::ranges::count(names, name) > 0) return absl::OkStatus();
     return MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
                      absl::StrCat("the model '", name, "' is not served; '", names.front(), "' is"),
                      {{"field", "model"}});
@@ -258,13 +238,6 @@ class Gateway::Server {
     const HttpClient& client = *request.client;
     return client.certificate.empty() ? ClientAtHost(client.address)
                                       : ClientWithCertificate(client.certificate);
-  }
-
-  // The metadata of a call for this request: its id, and who asks.
-  CallMetadata MetadataOfCall(const v1::RequestContext& context, const HttpRequest& request) const {
-    CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
-    if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
-    return metadata;
   }
 
   asio::awaitable<absl::StatusOr<OpenAiRequest>> Parse(Endpoint endpoint, const HttpRequest& request) {
@@ -283,7 +256,8 @@ class Gateway::Server {
   }
 
   asio::awaitable<HttpResponse> Generate(Endpoint endpoint, const HttpRequest& request) {
-    const v1::RequestContext context = ContextOf(request);
+    const std::string id(request.Header(kRequestIdKey)), parent(request.Header(kTraceparentKey));
+    const v1::RequestContext context = ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
     absl::StatusOr<OpenAiRequest> parsed = co_await Parse(endpoint, request);
     absl::Status status = parsed.status();
     std::string model;
@@ -295,13 +269,16 @@ class Gateway::Server {
     }
     HttpResponse response;
     if (status.ok()) {
-      AnswerHeader header{.id = NewId(endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl"),
+      const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
+      AnswerHeader header{.id = absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits()),
                           .created = absl::ToUnixSeconds(absl::Now()),
                           .model = std::move(model)};
+      CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
+      if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
       const asio::any_io_executor executor = co_await asio::this_coro::executor;
-      response = co_await Complete(
-          std::make_shared<Completion>(executor, service_.get(), *std::move(parsed), std::move(header),
-                                       MetadataOfCall(context, request), request.client, &held_));
+      response = co_await Complete(std::make_shared<Completion>(executor, service_.get(), *std::move(parsed),
+                                                                std::move(header), std::move(metadata),
+                                                                request.client, &held_));
     } else {
       response = ErrorResponse(status, endpoint);
       Count(response.status, status, RouteOf(request.path));

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -24,16 +23,14 @@ struct GatewayOptions {
   std::string key = {};
   std::string client_ca = {};
   HttpLimits limits = {};
-  // Serves this host alone: browsers on it must not bring pages of other hosts here.
-  bool local = false;
+  bool local = false;  // serves this host alone: browsers on it must not bring pages of other hosts here
   // Origins of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
   std::vector<std::string> allowed_origins = {};
   // Names of the model: requests may use any of them, answers use the first. Empty: the target's own.
   std::vector<std::string> served_model_names = {};
   // What /health reports. Called on any thread, like the rest.
   std::function<bool()> ready = {};
-  // Whether the value of an Authorization header, perhaps empty, opens everything but /health. Null: any
-  // does.
+  // Whether an Authorization header, perhaps empty, opens everything but /health. Null: any does.
   std::function<absl::Status(absl::string_view authorization)> authorize = {};
   // Called with the HTTP status of each request that is refused here rather than by the service. May be null.
   std::function<void(int status)> on_refused = {};
@@ -41,12 +38,10 @@ struct GatewayOptions {
   std::function<void(const std::string& code)> on_request_end = {};
 };
 
-// Translates between JSON and the gRPC service behind a channel, and does nothing else: validity, admission
-// and cost are up to the service. Thread-safe.
+// Translates between JSON and the gRPC service behind a channel, and does nothing else. Thread-safe.
 class Gateway {
  public:
-  // Starts to serve. UNAVAILABLE, naming the address, if it cannot be bound; INVALID_ARGUMENT naming anything
-  // else that is wrong.
+  // Starts to serve. UNAVAILABLE, naming an address that cannot be bound; INVALID_ARGUMENT for other errors.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
@@ -54,8 +49,7 @@ class Gateway {
   // The bound address, with the port that was picked.
   const std::string& address() const;
 
-  // Takes no more connections, and waits at most `patience` for the answers in progress to reach their
-  // clients.
+  // Takes no more connections; waits at most `patience` for answers to reach their clients.
   void Finish(absl::Duration patience);
 
  private:

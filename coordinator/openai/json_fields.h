@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -56,16 +57,13 @@ class JsonFields {
   }
 
   std::optional<bool> Bool(const char* name) {
-    const auto is = [](const nlohmann::json& value) { return value.is_boolean(); };
-    return Get<bool>(name, is, "true or false");
+    return Get<bool>(name, &nlohmann::json::is_boolean, "true or false");
   }
   std::optional<double> Number(const char* name) {
-    const auto is = [](const nlohmann::json& value) { return value.is_number(); };
-    return Get<double>(name, is, "a number");
+    return Get<double>(name, &nlohmann::json::is_number, "a number");
   }
   std::optional<std::string> String(const char* name) {
-    const auto is = [](const nlohmann::json& value) { return value.is_string(); };
-    return Get<std::string>(name, is, "a string");
+    return Get<std::string>(name, &nlohmann::json::is_string, "a string");
   }
   // Whole numbers from 0 to the largest of 32 bits.
   std::optional<uint32_t> Count(const char* name) {
@@ -73,10 +71,8 @@ class JsonFields {
   }
   // Whole numbers of 64 bits; negative ones as their two's complement.
   std::optional<uint64_t> Bits(const char* name) {
-    const auto is = [](const nlohmann::json& value) { return value.is_number_integer(); };
-    return Get<uint64_t>(name, is, "whole numbers of 64 bits");
+    return Get<uint64_t>(name, &nlohmann::json::is_number_integer, "whole numbers of 64 bits");
   }
-  // A list of token ids.
   std::vector<uint32_t> TokenIds(const char* name) {
     const nlohmann::json* value = Find(name);
     if (value == nullptr) return {};
@@ -99,7 +95,7 @@ class JsonFields {
   std::optional<T> Get(const char* name, Is is, const std::string& allowed) {
     const nlohmann::json* value = Find(name);
     if (value == nullptr) return std::nullopt;
-    if (is(*value)) return value->get<T>();
+    if (std::invoke(is, *value)) return value->get<T>();
     Refuse(name, allowed, Shown(*value));
     return std::nullopt;
   }

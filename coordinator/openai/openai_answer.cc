@@ -1,7 +1,6 @@
 #include "coordinator/openai/openai_answer.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -10,6 +9,7 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 #include "common/text/json.h"
+#include "common/text/utf8.h"
 #include "coordinator/generation/round_tally.h"
 
 namespace outrider {
@@ -25,14 +25,11 @@ std::string Members(const Json& object) {
 
 Json NullIfEmpty(const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); }
 
-// Code points of UTF-8.
 size_t CountCharacters(const std::string& text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }
 
-// JSON has no infinity; vLLM's stand-in for it.
-constexpr double kLeast = -9999.0;
+constexpr double kLeast = -9999.0;  // JSON has no infinity; vLLM's stand-in for it
 
 double Finite(double logprob) { return std::max(logprob, kLeast); }
 
@@ -52,25 +49,18 @@ struct Kind {
 };
 
 Kind KindOf(absl::StatusCode code) {
-  switch (code) {
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kOutOfRange:
-      return {400, "invalid_request_error"};
-    case absl::StatusCode::kUnauthenticated:
-      return {401, "invalid_request_error"};
-    case absl::StatusCode::kPermissionDenied:
-      return {403, "invalid_request_error"};
-    case absl::StatusCode::kNotFound:
-      return {404, "invalid_request_error"};
-    case absl::StatusCode::kResourceExhausted:
-      return {429, "rate_limit_error"};
-    case absl::StatusCode::kUnavailable:
-      return {503, "service_unavailable_error"};
-    case absl::StatusCode::kDeadlineExceeded:
-      return {504, "timeout_error"};
-    default:
-      return {500, "server_error"};
-  }
+  static const auto* const kinds = new std::map<absl::StatusCode, Kind>{
+      {absl::StatusCode::kInvalidArgument, {400, "invalid_request_error"}},
+      {absl::StatusCode::kOutOfRange, {400, "invalid_request_error"}},
+      {absl::StatusCode::kUnauthenticated, {401, "invalid_request_error"}},
+      {absl::StatusCode::kPermissionDenied, {403, "invalid_request_error"}},
+      {absl::StatusCode::kNotFound, {404, "invalid_request_error"}},
+      {absl::StatusCode::kResourceExhausted, {429, "rate_limit_error"}},
+      {absl::StatusCode::kUnavailable, {503, "service_unavailable_error"}},
+      {absl::StatusCode::kDeadlineExceeded, {504, "timeout_error"}},
+  };
+  const auto kind = kinds->find(code);
+  return kind != kinds->end() ? kind->second : Kind{500, "server_error"};
 }
 
 // A field of GenerateRequest by its name in OpenAI's API. The names of the gateway's own errors are those.
@@ -113,7 +103,8 @@ OpenAiAnswer::OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header)
   speculation_.set_exact(true);
 }
 
-OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk) {
+std::pair<const size_t, OpenAiAnswer::Choice>& OpenAiAnswer::AddTo(size_t prompt,
+                                                                   const v1::GenerateResponse& chunk) {
   if (chunk.has_prompt() || !chunk.prompt_logprobs().empty()) {
     Echo& echo = echoes_[prompt];
     echo.prompt.MergeFrom(chunk.prompt());
@@ -124,7 +115,8 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
   }
   const auto form = request_->endpoint == Endpoint::kChat ? OpenAiLogprobs::Form::kChat
                                                           : OpenAiLogprobs::Form::kCompletions;
-  Choice& choice = choices_.try_emplace(index, form).first->second;
+  auto& added = *choices_.try_emplace(prompt * request_->samples() + chunk.sample(), form).first;
+  Choice& choice = added.second;
   bytes_ -= choice.bytes();
   // Chunks without a token bring the beginning of what is reported of the prompt.
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
@@ -140,7 +132,7 @@ OpenAiAnswer::Choice& OpenAiAnswer::AddTo(size_t index, size_t prompt, const v1:
     choice.stop_string = chunk.finish().stop_string();
     Count(chunk.finish(), chunk.sample() == 0);
   }
-  return choice;
+  return added;
 }
 
 void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
@@ -217,21 +209,16 @@ std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
                       tells ? choice.logprobs.ToJson() : "null", ",", Members(end), "}");
 }
 
-std::string OpenAiAnswer::Event(size_t index, Choice& choice) const {
+std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
+  auto& [index, choice] = AddTo(prompt, chunk);
+  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
+  bytes_ -= choice.bytes();
   std::string event = absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]",
                                    request_->include_usage ? R"(,"usage":null})" : "}");
   choice.begun = true;
   choice.text.clear();
   choice.logprobs.Clear();
-  return event;
-}
-
-std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
-  const size_t index = IndexOf(prompt, chunk);
-  Choice& choice = AddTo(index, prompt, chunk);
-  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
-  bytes_ -= choice.bytes();
-  return ServerSentEvent(Event(index, choice));
+  return ServerSentEvent(event);
 }
 
 std::string OpenAiAnswer::LastEvents() const {

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -30,7 +31,6 @@ class OpenAiLogprobs {
 
   std::string ToJson() const;
 
-  // Drops the tokens told so far.
   void Clear();
 
  private:
@@ -40,7 +40,6 @@ class OpenAiLogprobs {
   size_t offset_ = 0;  // of the next token
 };
 
-// The fields at the head of an answer.
 struct AnswerHeader {
   std::string id;
   int64_t created;  // seconds since 1970
@@ -54,7 +53,7 @@ class OpenAiAnswer {
   OpenAiAnswer(const OpenAiRequest* request, AnswerHeader header);
 
   // For a whole answer: call Add with each chunk, then Body once, which returns it in pieces.
-  void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(IndexOf(prompt, chunk), prompt, chunk); }
+  void Add(size_t prompt, const v1::GenerateResponse& chunk) { AddTo(prompt, chunk); }
   std::vector<std::string> Body();
   // The bytes held for Body, about as many as it returns.
   size_t bytes() const { return bytes_; }
@@ -83,17 +82,13 @@ class OpenAiAnswer {
     size_t choices = 0;  // that have begun
   };
 
-  size_t IndexOf(size_t prompt, const v1::GenerateResponse& chunk) const {
-    return prompt * request_->samples() + chunk.sample();
-  }
-  Choice& AddTo(size_t index, size_t prompt, const v1::GenerateResponse& chunk);
+  // Returns the chunk's choice, and its index.
+  std::pair<const size_t, Choice>& AddTo(size_t prompt, const v1::GenerateResponse& chunk);
   // An object with the header's fields: an event of a stream, or the whole answer.
   nlohmann::ordered_json Headed() const;
   // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
-  // A choice, of an event or of a whole answer.
   std::string ChoiceText(size_t index, const Choice& choice) const;
-  std::string Event(size_t index, Choice& choice) const;
   nlohmann::ordered_json UsageJson() const;
   void Count(const v1::Finish& finish, bool first_sample);
 
@@ -109,7 +104,6 @@ class OpenAiAnswer {
 
 // An event of a stream that says `data`, which has no line end.
 std::string ServerSentEvent(const std::string& data);
-// The event that ends every stream.
 std::string DoneEvent();
 
 struct HttpError {

@@ -3,15 +3,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/error.h"
 #include "common/text/json.h"
 #include "coordinator/openai/json_fields.h"
 
@@ -25,11 +21,9 @@ constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
 // No request needs to be nested deeper, and what walks through JSON is recursive.
 constexpr int kMaxDepth = 16;
-// Tokens and alternatives of an answer that is held until it is whole. More take more bytes than it may have
-// (completion.cc).
+// Tokens and alternatives of an answer that is held until it is whole (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
-// Each takes dozens of bytes, however few it has in the body.
-constexpr size_t kMaxValues = size_t{1} << 16;
+constexpr size_t kMaxValues = size_t{1} << 16;  // each takes dozens of bytes, however few it has in the body
 
 // Fields of OpenAI's API, and of vLLM's extensions, whose answer cannot be given.
 struct Unsupported {
@@ -90,32 +84,6 @@ absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   }
   return absl::OkStatus();
 }
-
-// Reads JSON, and keeps nothing, until it has more values than allowed. Numbers take no memory beyond their
-// place.
-class ValueCounter final : public nlohmann::json_sax<Json> {
- public:
-  bool too_many() const { return values_ > kMaxValues; }
-
-  bool null() override { return Count(); }
-  bool boolean(bool) override { return Count(); }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t&) override { return Count(); }
-  bool binary(binary_t&) override { return Count(); }
-  bool start_object(size_t) override { return Count(); }
-  bool key(string_t&) override { return Count(); }
-  bool end_object() override { return true; }
-  bool start_array(size_t) override { return Count(); }
-  bool end_array() override { return true; }
-  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override { return false; }
-
- private:
-  bool Count() { return ++values_ <= kMaxValues; }
-
-  size_t values_ = 0;
-};
 
 void ParseSamplingFields(JsonFields& fields, v1::SamplingParams* sampling) {
   const auto real = [&fields](const char* name, auto set) {
@@ -185,8 +153,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
   if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
 }
 
-// The model's own probabilities at temperature 1, as vLLM reports them: after the controls a greedy answer's
-// would all be 1.
+// The model's own probabilities at temperature 1, as in vLLM: a greedy answer's would all be 1.
 void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::LogprobOptions* logprobs) {
   logprobs->set_before_controls(true);
   if (endpoint == Endpoint::kCompletions) {
@@ -210,8 +177,7 @@ void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
   const bool searches = fields.Bool("use_beam_search").value_or(false);
   const std::optional<uint32_t> best_of = fields.Count("best_of");
   if (searches) {
-    // vLLM's extension: the width is n, and all texts come back. With best_of, that is the width, and the n
-    // best come back.
+    // vLLM's extension: all texts of width n come back, or with best_of as the width the n best.
     request->mutable_beam()->set_width(best_of.value_or(n));
     if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
   } else if (best_of && *best_of != n) {
@@ -257,8 +223,7 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// A message's content: text, or a list of parts of which each is text. An assistant's message that only
-// thought or called tools may have none.
+// A message's content: text, or parts that are text. An assistant's that called tools may have none.
 bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
   if (found == message.end() || found->is_null()) return turn->role() == "assistant";
@@ -339,14 +304,18 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  // Each has a byte at least.
-  ValueCounter counter;
-  if (body.size() > kMaxValues && !Json::sax_parse(body, &counter) && counter.too_many()) {
+  // Keeps nothing beyond the limits. Numbers take no memory beyond their place.
+  size_t values = 0;
+  const auto keeps = [&values](int depth, Json::parse_event_t event, const Json& value) {
+    const bool ends = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end;
+    if (!ends && !value.is_number()) ++values;
+    return depth <= kMaxDepth && values <= kMaxValues;
+  };
+  const Json json = Json::parse(body, keeps, /*allow_exceptions=*/false);
+  if (values > kMaxValues) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
                      absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
   }
-  const auto shallow = [](int depth, Json::parse_event_t, const Json&) { return depth <= kMaxDepth; };
-  const Json json = Json::parse(body, shallow, /*allow_exceptions=*/false);
   if (!json.is_object()) {
     return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
   }

@@ -26,8 +26,7 @@ struct OpenAiRequest {
 
 // Parses the body of a POST. Fields of OpenAI's API or vLLM's extensions that would change the answer are
 // translated or refused; others are ignored, as OpenAI does. INVALID_ARGUMENT, naming the client's field, for
-// those that are refused or of the wrong kind; reason UNSUPPORTED_PARAMETER where no value would do. The
-// service checks whether values are in range.
+// those that are refused or of the wrong kind; UNSUPPORTED_PARAMETER where no value would do.
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body);
 
 }  // namespace outrider

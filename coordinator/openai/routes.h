@@ -1,7 +1,6 @@
 // Which endpoint a URL means, and the log of refused requests.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -67,8 +66,6 @@ inline Route RouteOf(const std::string& url) {
 // One thread.
 class RefusalLog {
  public:
-  // `count` is called for each refusal with its HTTP status; may be null.
-  explicit RefusalLog(std::function<void(int status)> count) : count_(std::move(count)) {}
   ~RefusalLog() {
     for (auto& [status, of] : statuses_) {
       if (of.unreported > 0) Report(status, of);
@@ -77,7 +74,6 @@ class RefusalLog {
 
   // Logs each status at most once in kQuiet, however many clients knock.
   void Add(int status) {
-    if (count_) count_(status);
     Status& of = statuses_[status];
     ++of.unreported;
     if (const Clock::time_point now = Clock::now(); now >= of.quiet_until) {
@@ -98,7 +94,6 @@ class RefusalLog {
     LogInfo("http requests refused", {{"status", status}, {"requests", std::exchange(of.unreported, 0)}});
   }
 
-  const std::function<void(int status)> count_;
   std::map<int, Status> statuses_;
 };
 

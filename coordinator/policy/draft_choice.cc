@@ -16,8 +16,7 @@ constexpr int kWhileLearning = 4;
 constexpr int kTryNeighbourEvery = 16;
 // One in this many is plain, so that the gain of speculation is known, in the metrics too.
 constexpr int kTryPlainEvery = 256;
-// Several generations take the same K for this many rounds of each.
-constexpr int kRoundsInStep = 16;
+constexpr int kRoundsInStep = 16;  // several generations take the same K for this many rounds of each
 // While nothing is drafted, one round in this many drafts, to see whether it would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
@@ -78,10 +77,9 @@ int DraftChoice::Best(const Kind& kind, double alpha, int most) const {
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
     const double rate = Rate(kind, alpha, k);
-    if (rate > best_rate) {
-      best = k;
-      best_rate = rate;
-    }
+    if (rate <= best_rate) continue;
+    best = k;
+    best_rate = rate;
   }
   return best;
 }
@@ -177,13 +175,11 @@ DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generatio
 
 std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const Proposal& proposal) {
   Kind& kind = KindOf(generation, true);
-  const std::vector<TokenId>& end_ids = generation.request().end_ids;
   const auto ends = [&](TokenId token) {
-    return std::find(end_ids.begin(), end_ids.end(), token) != end_ids.end();
+    return std::ranges::count(generation.request().end_ids, token) > 0;
   };
   // Nothing follows a token that ends the text.
-  const auto end = std::find_if(proposal.begin(), proposal.end(),
-                                [&](const ProposalNode& node) { return ends(node.token); });
+  const auto end = std::ranges::find_if(proposal, ends, &ProposalNode::token);
   const auto reachable = static_cast<size_t>(end - proposal.begin());
 
   std::vector<Outcome> outcomes;
@@ -195,7 +191,7 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
     const int most = std::min(generation.request().draft_tokens, room);
     if (named.accepted > reachable || most <= 0) continue;
     Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
-    if (!whole) outcome.token = proposal[named.accepted].alternatives[static_cast<size_t>(named.rank)];
+    if (!whole) outcome.token = proposal[named.accepted].alternatives[named.rank];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
     // What an early proposal saves, against what one more sequence in their steps costs the others.
     if (!outcomes.empty() && named.chance * kind.costs.token() < foreseen * kind.costs.sequence()) continue;

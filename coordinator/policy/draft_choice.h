@@ -7,10 +7,7 @@
 #include <vector>
 
 #include "coordinator/generation/generation.h"
-#include "coordinator/generation/round_report.h"
-#include "coordinator/policy/acceptance.h"
-#include "coordinator/policy/measured_choice.h"
-#include "coordinator/policy/round_costs.h"
+#include "coordinator/policy/measured_rounds.h"
 
 namespace outrider {
 
@@ -42,7 +39,6 @@ class DraftChoice {
   // A generation takes part from Begin until End.
   void Begin() { ++running_; }
   void End() { --running_; }
-  // The number of generations that take part.
   int running() const { return running_; }
 
   // Chooses for the next round: at most what the request allows and the answer has left, given that a round
@@ -63,8 +59,7 @@ class DraftChoice {
   void OnRound(const RoundReport& round);
 
  private:
-  // What is learned of generations with the same drafter. Greedy and sampled ones are kept apart, and so are
-  // rounds that run ahead and others.
+  // Learned of generations with the same drafter, greedy or sampled, that run ahead or do not.
   struct Kind {
     RoundCosts costs;
     Acceptance acceptance;
@@ -90,8 +85,7 @@ class DraftChoice {
   DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
 
   // Whether both schedules, or trees beside chains, are measured: for a generation that runs alone, where the
-  // request leaves it open. With several, each fills the others' pauses, and a tree's rows take time from
-  // them.
+  // request leaves it open. Several fill each other's pauses, and a tree's rows take time from them.
   bool MeasuresSchedules(const Generation& generation) const;
   bool ChoosesTree(const Generation& generation) const;
 

@@ -9,10 +9,16 @@ namespace outrider {
 // A mean in which each observation multiplies the weight of the earlier ones by `decay`.
 class RunningMean {
  public:
-  explicit RunningMean(double decay) : decay_(decay) {}
+  static constexpr double kDecay = 0.995;  // an observation's weight halves after about 140 more
+
+  explicit RunningMean(double decay = kDecay) : decay_(decay) {}
 
   void Observe(double value, double weight = 1) {
     Age(1);
+    Add(value, weight);
+  }
+  // Observes without ageing what was observed before.
+  void Add(double value, double weight = 1) {
     weight_ += weight;
     sum_ += weight * value;
   }
@@ -24,6 +30,7 @@ class RunningMean {
   }
 
   double weight() const { return weight_; }
+  double sum() const { return sum_; }
   double mean(double unknown) const { return weight_ > 0 ? sum_ / weight_ : unknown; }
   // The mean, combined with a guess that counts as `prior` observations.
   double Learnt(double guess, double prior) const { return (sum_ + prior * guess) / (weight_ + prior); }
@@ -36,45 +43,35 @@ class RunningMean {
 // Fits a time as a linear function of a size > 0, by least squares.
 class LinearTime {
  public:
-  // An observation's weight halves after about 140 more.
-  static constexpr double kDecay = 0.995;
-
   // While all sizes are alike, a unit is assumed to cost `assumed_slope` times the mean cost of one.
   explicit LinearTime(double assumed_slope) : assumed_slope_(assumed_slope) {}
 
   void Observe(double size, double seconds) {
-    Age(1);
-    weight_ += 1;
-    size_ += size;
-    seconds_ += seconds;
-    size_size_ += size * size;
-    size_seconds_ += size * seconds;
+    size_.Observe(size);
+    seconds_.Observe(seconds);
+    size_size_.Observe(size * size);
+    size_seconds_.Observe(size * seconds);
   }
-  // Ages as if that many observations had been missed.
   void Age(double observations) {
-    const double factor = std::pow(kDecay, observations);
-    for (double* sum : {&weight_, &size_, &seconds_, &size_size_, &size_seconds_}) *sum *= factor;
+    for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Age(observations);
   }
   // Seconds independent of the size, and seconds per unit; both >= 0.
-  double fixed() const {
-    return weight_ == 0 ? 0 : std::max(seconds_ / weight_ - per_unit() * size_ / weight_, 0.0);
-  }
+  double fixed() const { return std::max(seconds_.mean(0) - per_unit() * size_.mean(0), 0.0); }
   double per_unit() const {
-    if (weight_ == 0) return 0;
-    const double size = size_ / weight_, seconds = seconds_ / weight_;
-    const double spread = size_size_ / weight_ - size * size;
-    const double together = size_seconds_ / weight_ - size * seconds;
+    if (size_.weight() == 0) return 0;
+    const double size = size_.mean(0), seconds = seconds_.mean(0);
+    const double spread = size_size_.mean(0) - size * size;
+    const double together = size_seconds_.mean(0) - size * seconds;
     const double assumed = kAssumedSpread * size * size;
     const double slope = (together + assumed * assumed_slope_ * seconds / size) / (spread + assumed);
     return std::clamp(slope, 0.0, seconds / size);
   }
 
  private:
-  // The spread of sizes assumed along with the assumed slope.
-  static constexpr double kAssumedSpread = 0.001;
+  static constexpr double kAssumedSpread = 0.001;  // the spread of sizes assumed along with the assumed slope
 
   double assumed_slope_;
-  double weight_ = 0, size_ = 0, seconds_ = 0, size_size_ = 0, size_seconds_ = 0;  // decayed sums
+  RunningMean size_, seconds_, size_size_, size_seconds_;
 };
 
 }  // namespace outrider

@@ -22,103 +22,18 @@ template <>
 struct Rpc<DraftProtocol> {
   using Service = v1::Draft;
   using Request = v1::ProposeRequest;
-  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
-    return stub.PrepareAsyncPropose(context, queue);
-  }
+  static constexpr auto kPrepare = &Service::Stub::PrepareAsyncPropose;
 };
 
 template <>
 struct Rpc<TargetProtocol> {
   using Service = v1::Target;
   using Request = v1::VerifyRequest;
-  static auto Prepare(Service::Stub& stub, grpc::ClientContext* context, grpc::CompletionQueue* queue) {
-    return stub.PrepareAsyncVerify(context, queue);
-  }
+  static constexpr auto kPrepare = &Service::Stub::PrepareAsyncVerify;
 };
 
-// One life of the stream. It lives until it has ended and the channel has let go of it.
-template <class Protocol>
-class Stream {
- public:
-  using Handlers = typename Channel<Protocol>::Handlers;
-
-  static std::shared_ptr<Stream> Start(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context,
-                                       Handlers handlers) {
-    std::shared_ptr<Stream> stream(new Stream(stub, context, std::move(handlers)));
-    stream->until_it_ends_ = stream;
-    stream->poller_.Join();
-    stream->stream_->StartCall(&stream->started_);
-    return stream;
-  }
-
-  void Hold() { outbox_.Hold(); }
-  void Release() { outbox_.Release(); }
-  void Post(typename Protocol::Item&& item) { outbox_.Post(std::move(item)); }
-  void Cancel() { context_.TryCancel(); }
-
- private:
-  Stream(typename Rpc<Protocol>::Service::Stub& stub, GrpcContext& context, Handlers handlers)
-      : handlers_(std::move(handlers)),
-        poller_(context.poller()),
-        stream_(Rpc<Protocol>::Prepare(stub, &context_, &context.queue())),
-        outbox_([this](const auto& message) { stream_->Write(message, &written_); }) {}
-
-  void OnStarted(bool ok) {
-    if (!ok) return End();
-    Read();
-  }
-  // gRPC tells the server of each read that there is room again, which would wake it between its answer and
-  // the next item.
-  void Read() {
-    poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
-  }
-  void OnReadDone(bool ok) {
-    if (!ok) {
-      const std::shared_ptr<Stream> self = until_it_ends_;
-      End();
-      // It may be a message that cannot be parsed, and the server goes on. Not before the status was asked
-      // for, or it would be CANCELLED whatever the server says.
-      return Cancel();
-    }
-    handlers_.on_response(std::move(response_));
-    response_.Clear();
-    Read();
-  }
-  void OnWritten() {
-    if (outbox_.OnWritten()) Finish();
-  }
-
-  // Call once nothing is read any more. A write in flight must end first.
-  void End() {
-    if (outbox_.Close()) Finish();
-  }
-  void Finish() { stream_->Finish(&status_, &finished_); }
-  void OnFinished() {
-    handlers_.on_end(FromGrpc(status_));
-    QueuePoller& poller = poller_;
-    until_it_ends_ = nullptr;
-    poller.Leave();
-  }
-
-  const Handlers handlers_;
-  QueuePoller& poller_;
-  grpc::ClientContext context_;
-  const std::unique_ptr<
-      grpc::ClientAsyncReaderWriter<typename Rpc<Protocol>::Request, typename Protocol::Response>>
-      stream_;
-  Outbox<typename Rpc<Protocol>::Request> outbox_;
-  typename Protocol::Response response_;
-  grpc::Status status_;
-  QueueTag started_{[this](bool ok) { OnStarted(ok); }};
-  QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
-  QueueTag written_{[this](bool /*ok*/) { OnWritten(); }};
-  QueueTag finished_{[this](bool /*ok*/) { OnFinished(); }};
-  std::shared_ptr<Stream> until_it_ends_;
-};
-
-// Polls for a channel that has no stream, until it is connected or a time is over. gRPC makes progress with a
-// connection only while somebody polls for its channel; beside calls, that is its own timer, every five
-// seconds.
+// Polls for a channel that has no stream, until it is connected or a time is over. gRPC goes on with a
+// connection only while somebody polls, or by its own timer, every five seconds.
 class Connecting {
  public:
   static void Start(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within) {
@@ -156,23 +71,84 @@ class Connecting {
 
 }  // namespace
 
+// One life of the stream. It lives until it has ended and the channel has let go of it.
 template <class Protocol>
-struct Channel<Protocol>::Transport {
-  GrpcContext& context;
-  std::shared_ptr<grpc::Channel> channel;
-  std::unique_ptr<typename Rpc<Protocol>::Service::Stub> stub;
-  std::shared_ptr<Stream<Protocol>> stream = nullptr;
+class Channel<Protocol>::Stream {
+ public:
+  using Request = typename Rpc<Protocol>::Request;
+  using Stub = typename Rpc<Protocol>::Service::Stub;
+
+  static std::shared_ptr<Stream> Start(Channel& channel, Handlers handlers) {
+    std::shared_ptr<Stream> stream(new Stream(channel, std::move(handlers)));
+    stream->until_it_ends_ = stream;
+    stream->poller_.Join();
+    stream->stream_->StartCall(&stream->started_);
+    return stream;
+  }
+
+  Outbox<Request>& outbox() { return outbox_; }
+  void Cancel() { context_.TryCancel(); }
+
+ private:
+  Stream(Channel& channel, Handlers handlers)
+      : handlers_(std::move(handlers)),
+        poller_(channel.context_.poller()),
+        stub_(channel.channel_),
+        stream_((stub_.*Rpc<Protocol>::kPrepare)(&context_, &channel.context_.queue())),
+        outbox_([this](const Request& message) { stream_->Write(message, &written_); }) {}
+
+  // gRPC tells the server of each read, which would wake it between its answer and the next item.
+  void Read() {
+    poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
+  }
+  void OnReadDone(bool ok) {
+    if (!ok) {
+      const std::shared_ptr<Stream> self = until_it_ends_;
+      End();
+      // It may be a message that cannot be parsed, and the server goes on. Not before the status was asked
+      // for, or it would be CANCELLED whatever the server says.
+      return Cancel();
+    }
+    handlers_.on_response(std::move(response_));
+    response_.Clear();
+    Read();
+  }
+  // Call once nothing is read any more. A write in flight must end first.
+  void End() {
+    if (outbox_.Close()) Finish();
+  }
+  void Finish() { stream_->Finish(&status_, &finished_); }
+
+  const Handlers handlers_;
+  QueuePoller& poller_;
+  grpc::ClientContext context_;
+  Stub stub_;
+  const std::unique_ptr<grpc::ClientAsyncReaderWriter<Request, typename Protocol::Response>> stream_;
+  Outbox<Request> outbox_;
+  typename Protocol::Response response_;
+  grpc::Status status_;
+  QueueTag started_{[this](bool ok) { ok ? Read() : End(); }};
+  QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
+  QueueTag written_{[this](bool /*ok*/) {
+    if (outbox_.OnWritten()) Finish();
+  }};
+  QueueTag finished_{[this](bool /*ok*/) {
+    handlers_.on_end(FromGrpc(status_));
+    QueuePoller& poller = poller_;
+    until_it_ends_ = nullptr;
+    poller.Leave();
+  }};
+  std::shared_ptr<Stream> until_it_ends_;
 };
 
 template <class Protocol>
 Channel<Protocol>::Channel(GrpcContext& context, const std::string& address, const std::string& host,
-                           const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
-  grpc::ChannelArguments arguments = ChannelArguments();
-  if (!host.empty()) arguments.SetSslTargetNameOverride(host);
-  auto channel = grpc::CreateCustomChannel(address, credentials, arguments);
-  auto stub = Rpc<Protocol>::Service::NewStub(channel);
-  transport_ = std::make_unique<Transport>(context, std::move(channel), std::move(stub));
-}
+                           const std::shared_ptr<grpc::ChannelCredentials>& credentials)
+    : context_(context), channel_([&] {
+        grpc::ChannelArguments arguments = ChannelArguments();
+        if (!host.empty()) arguments.SetSslTargetNameOverride(host);
+        return grpc::CreateCustomChannel(address, credentials, arguments);
+      }()) {}
 
 template <class Protocol>
 Channel<Protocol>::~Channel() {
@@ -181,34 +157,34 @@ Channel<Protocol>::~Channel() {
 
 template <class Protocol>
 void Channel<Protocol>::Open(Handlers handlers) {
-  transport_->stream = Stream<Protocol>::Start(*transport_->stub, transport_->context, std::move(handlers));
+  stream_ = Stream::Start(*this, std::move(handlers));
 }
 
 template <class Protocol>
 void Channel<Protocol>::Hold() {
-  if (transport_->stream != nullptr) transport_->stream->Hold();
+  stream_->outbox().Hold();
 }
 
 template <class Protocol>
 void Channel<Protocol>::Release() {
-  if (transport_->stream != nullptr) transport_->stream->Release();
+  stream_->outbox().Release();
 }
 
 template <class Protocol>
 void Channel<Protocol>::Post(typename Protocol::Item&& item) {
-  if (transport_->stream != nullptr) transport_->stream->Post(std::move(item));
+  stream_->outbox().Post(std::move(item));
 }
 
 template <class Protocol>
 void Channel<Protocol>::Cancel() {
-  if (transport_->stream != nullptr) transport_->stream->Cancel();
+  if (stream_ != nullptr) stream_->Cancel();
 }
 
 template <class Protocol>
 void Channel<Protocol>::ConnectAgain(Clock::duration within) {
   // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
-  grpc::experimental::ChannelResetConnectionBackoff(transport_->channel.get());
-  Connecting::Start(transport_->channel, transport_->context, within);
+  grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+  Connecting::Start(channel_, context_, within);
 }
 
 template class Channel<DraftProtocol>;

@@ -11,13 +11,8 @@
 #include "outrider/v1/draft.pb.h"
 #include "outrider/v1/target.pb.h"
 
-namespace grpc {
-class ChannelCredentials;
-}
-
 namespace outrider {
 
-// The two protocols.
 struct DraftProtocol {
   using Response = v1::ProposeResponse;
   using Item = v1::DraftItem;
@@ -45,8 +40,7 @@ struct TargetProtocol {
   }
 };
 
-// At most one stream is open. One thread calls the methods; whoever polls the context's queue calls the
-// handlers, one at a time.
+// At most one stream is open. For one thread; whoever polls the queue calls the handlers, one at a time.
 template <class Protocol>
 class Channel {
  public:
@@ -69,15 +63,16 @@ class Channel {
   void Hold();
   void Release();
   void Post(typename Protocol::Item&& item);
-  // Ends the stream.
   void Cancel();
-  // Without a stream: tries to connect at once, not after gRPC's growing pause, and keeps trying for
-  // `within`.
+  // Without a stream: tries to connect at once, not after gRPC's growing pause, and goes on for `within`.
   void ConnectAgain(Clock::duration within);
 
  private:
-  struct Transport;
-  std::unique_ptr<Transport> transport_;
+  class Stream;
+
+  GrpcContext& context_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  std::shared_ptr<Stream> stream_;  // the last one
 };
 
 extern template class Channel<DraftProtocol>;

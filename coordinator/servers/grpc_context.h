@@ -20,7 +20,27 @@ namespace outrider {
 // nothing is. An event of a stream wakes the thread that acts on it, and no other.
 class GrpcContext {
  public:
-  class Executor;
+  // An executor as Asio defines it. Thread-safe, as are its copies and what they are given.
+  class Executor {
+   public:
+    explicit Executor(GrpcContext* context) : context_(context) {}
+
+    void execute(auto function) const {
+      asio::post(context_->ready_, std::move(function));
+      const std::thread::id thread = context_->thread_.load(std::memory_order_relaxed);
+      if (std::this_thread::get_id() != thread) context_->poller_.Wake();
+    }
+    asio::execution_context& query(asio::execution::context_t /*property*/) const noexcept {
+      return context_->ready_;
+    }
+    static constexpr asio::execution::blocking_t query(asio::execution::blocking_t /*property*/) noexcept {
+      return asio::execution::blocking.never;
+    }
+    bool operator==(const Executor&) const noexcept = default;
+
+   private:
+    GrpcContext* context_;
+  };
 
   // See QueuePoller for `busy_poll`.
   explicit GrpcContext(absl::Duration busy_poll = absl::ZeroDuration()) : poller_(busy_poll) {
@@ -28,18 +48,14 @@ class GrpcContext {
   }
   // Waits for the streams to end.
   ~GrpcContext() { poller_.Detach(); }
-  GrpcContext(const GrpcContext&) = delete;
-  GrpcContext& operator=(const GrpcContext&) = delete;
 
-  // Thread-safe, as are its copies and what they are given.
-  Executor get_executor();
+  Executor get_executor() { return Executor(this); }
 
   // The queue, whose tags are QueueTags, and the poller that is told of the streams that use it.
   grpc::CompletionQueue& queue() { return queue_; }
   QueuePoller& poller() { return poller_; }
 
-  // Runs what is ready to run; if nothing is, waits for something until `deadline`. Returns false if nothing
-  // was run. Always called from the same thread.
+  // Runs what is ready, or waits for something until `deadline`; false if nothing was run. For one thread.
   bool RunSome(Clock::time_point deadline) {
     thread_ = std::this_thread::get_id();
     for (bool waited = false;; waited = true) {
@@ -51,14 +67,11 @@ class GrpcContext {
                                                     : absl::Now() + absl::FromChrono(next - Clock::now()));
     }
   }
-  // Runs for ever.
   [[noreturn]] void Run() {
     while (true) RunSome(Clock::time_point::max());
   }
 
  private:
-  void Execute(auto&& function);
-
   grpc::CompletionQueue queue_;
   QueuePoller poller_;
   std::atomic<std::thread::id> thread_;
@@ -68,33 +81,7 @@ class GrpcContext {
   GrpcTimers& timers_ = asio::use_service<GrpcTimers>(ready_);
 };
 
-// An executor as Asio defines it.
-class GrpcContext::Executor {
- public:
-  explicit Executor(GrpcContext* context) : context_(context) {}
-
-  void execute(auto function) const { context_->Execute(std::move(function)); }
-  asio::execution_context& query(asio::execution::context_t /*property*/) const noexcept {
-    return context_->ready_;
-  }
-  static constexpr asio::execution::blocking_t query(asio::execution::blocking_t /*property*/) noexcept {
-    return asio::execution::blocking.never;
-  }
-  bool operator==(const Executor&) const noexcept = default;
-
- private:
-  GrpcContext* context_;
-};
-
-inline GrpcContext::Executor GrpcContext::get_executor() { return Executor(this); }
-
-void GrpcContext::Execute(auto&& function) {
-  asio::post(ready_, std::forward<decltype(function)>(function));
-  if (std::this_thread::get_id() != thread_.load(std::memory_order_relaxed)) poller_.Wake();
-}
-
-// For a StallWatch: tells whether the executor has not yet reached a task that an earlier call posted. Call
-// the result from one thread.
+// For a StallWatch, from one thread: tells whether the executor has not reached what an earlier call posted.
 inline std::function<bool()> ExecutorIsStuck(const asio::any_io_executor& executor) {
   return [executor, done = std::make_shared<std::atomic<bool>>(true)] {
     if (!done->exchange(false)) return true;

@@ -14,8 +14,7 @@ namespace outrider {
 
 class GrpcTimer;
 
-// The pending timers of one context. Asio's own would fire on another thread, since their context has no
-// reactor that runs.
+// The pending timers of one context. Asio's own would fire on another thread, that of its reactor.
 class GrpcTimers final : public asio::execution_context::service {
  public:
   using key_type = GrpcTimers;
@@ -27,7 +26,6 @@ class GrpcTimers final : public asio::execution_context::service {
   Clock::time_point next() const {
     return waiting_.empty() ? Clock::time_point::max() : waiting_.begin()->first;
   }
-  // Ends the waits for timers that are due.
   void Expire(Clock::time_point now);
 
  private:
@@ -39,9 +37,8 @@ class GrpcTimers final : public asio::execution_context::service {
   std::multimap<Clock::time_point, GrpcTimer*> waiting_;
 };
 
-// Has those members of asio::steady_timer that are used here, with their meaning: handlers are posted, with
-// an error if the timer was cancelled, set anew or destroyed. One wait at a time. For the thread of the
-// context.
+// Has the members of asio::steady_timer that are used here, with their meaning: handlers are posted, with an
+// error if the timer was cancelled, set anew or destroyed. One wait at a time. The context's thread.
 class GrpcTimer {
  public:
   // `executor` is of a GrpcContext.
@@ -50,8 +47,6 @@ class GrpcTimer {
         timers_(asio::use_service<GrpcTimers>(asio::query(executor, asio::execution::context))),
         place_(timers_.waiting_.end()) {}
   ~GrpcTimer() { cancel(); }
-  GrpcTimer(const GrpcTimer&) = delete;
-  GrpcTimer& operator=(const GrpcTimer&) = delete;
 
   void expires_at(Clock::time_point time) {
     cancel();
@@ -104,8 +99,7 @@ inline void GrpcTimers::shutdown() {
   while (!waiting_.empty()) waiting_.begin()->second->Take();
 }
 
-// An event of a GrpcContext, where requests are served.
-using Event = BasicEvent<GrpcTimer>;
+using Event = BasicEvent<GrpcTimer>;  // an event of a GrpcContext, where requests are served
 
 // Coroutines that run beside the one that waits for them all. Executor thread. Must outlive its tasks: the
 // owner waits for them, also after an exception.

@@ -1,5 +1,4 @@
-// The coordinator's end of the connection to a draft or target server: connects, reconnects, and matches
-// results to the items that asked for them.
+// A connection to a draft or target server: connects, reconnects, and matches results to their items.
 #pragma once
 
 #include <algorithm>
@@ -17,12 +16,10 @@
 #include "coordinator/servers/grpc_context.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link_call.h"
-#include "coordinator/servers/retry.h"
 
 namespace outrider {
 
-// The pause between attempts to connect.
-inline constexpr auto kRetryPause = std::chrono::milliseconds(200);
+inline constexpr auto kRetryPause = std::chrono::milliseconds(200);  // the pause between attempts to connect
 // A server that has just gone, or was never there, is not reported for this long.
 inline constexpr auto kStartPatience = std::chrono::seconds(2);
 
@@ -33,9 +30,8 @@ struct LinkOptions {
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
   // How long a server may be away before it counts as gone and those who wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
-  // A server that has items to answer but sends no answer for this long hangs, however alive its process: its
-  // connection counts as lost. Keepalive notices only processes that do not run. An item this old counts as
-  // lost even if others are answered.
+  // A server that has items to answer but is silent for this long hangs, and its connection counts as lost;
+  // keepalive only notices processes that stand still. So do items this old, even if others are answered.
   Clock::duration item_timeout = std::chrono::seconds(300);
   // Called for an answer that nobody waits for: it is late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
@@ -53,8 +49,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   using Answer = LinkAnswer<Result>;
   using Call = LinkCall<Result>;
 
-  // `on_change` is called when up(), present() or going_away() has changed, and after each attempt to
-  // connect.
+  // `on_change` is called when up(), present() or going_away() has changed, and after each try to connect.
   Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(context.get_executor()),
@@ -105,7 +100,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool present() const { return present_; }
   // Whether the connected server said that it is about to end.
   bool going_away() const { return going_away_; }
-  // How busy the server is.
   const ServerPace& pace() const { return pace_; }
   // Whether it has answered an item since it was last taken for hanging.
   bool answers() const { return answers_; }
@@ -115,7 +109,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
   // How many times it has come up.
   uint64_t connections() const { return connections_; }
-  // When an item was last answered.
   Clock::time_point last_answer() const { return last_answer_; }
   // Of the server that it is, or was last, connected to; null before the first.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
@@ -128,7 +121,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
-  // Tells the server to drop a sequence.
   void PostRelease(const std::string& sequence_id) {
     Item item;
     item.mutable_release()->set_sequence_id(sequence_id);
@@ -141,8 +133,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                               bool patient = false) {
     // They keep the link alive.
     std::shared_ptr<LinkCalls<Result>> calls(this->shared_from_this(), &calls_);
-    auto call = std::make_unique<Call>(std::move(calls), executor_, Protocol::kName,
-                                       CallKey(sequence_id, round), Protocol::Rows(item), patient);
+    auto call = std::make_unique<Call>(std::move(calls), executor_, CallKey(sequence_id, round),
+                                       Protocol::Rows(item), patient);
     if (up_) {
       Send(std::move(item));
       if (!watching_) WatchSilence(Clock::time_point::max());
@@ -205,9 +197,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void Refuse(absl::Status status) {
     if (refusal_ != status) {
-      LogError("refused", {{"server", Protocol::kName},
-                           {"address", options_.address},
-                           {"error", std::string(status.message())}});
+      LogError("refused",
+               {{"server", Protocol::kName}, {"address", options_.address}, {"error", status.message()}});
     }
     refusal_ = std::move(status);
     channel_.Cancel();
@@ -230,19 +221,20 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
 
   void OnEnd(const absl::Status& status) {
     stream_open_ = false;
-    const std::string error(status.message()), code = absl::StatusCodeToString(status.code());
+    const auto warn = [&](absl::string_view event) {
+      LogWarning(event, {{"server", Protocol::kName},
+                         {"address", options_.address},
+                         {"code", absl::StatusCodeToString(status.code())},
+                         {"error", status.message()}});
+    };
     if (up_) {
       away_since_ = Clock::now();
-      LogWarning(
-          "disconnected",
-          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+      warn("disconnected");
     }
     // Logs once why it cannot be reached, however often it is tried, and not while it may be about to start.
     const bool is_starting = Clock::now() < away_since_ + kStartPatience;
     if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
-      LogWarning(
-          "cannot connect",
-          {{"server", Protocol::kName}, {"address", options_.address}, {"code", code}, {"error", error}});
+      warn("cannot connect");
       failure_ = status.code();
     }
     const bool was_up = std::exchange(up_, false);
@@ -257,7 +249,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     CallAt(Clock::now() + kRetryPause, retry_, &Link::Connect);
   }
 
-  // The server has not come back in time.
   void DeclareGone() {
     if (up_) return;
     present_ = false;
@@ -272,8 +263,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
   }
 
-  // Checks whether the server hangs, at `until` or earlier, since it may become replaceable. One timer serves
-  // all items, so that an item costs none.
+  // Checks whether the server hangs, by `until`: it may become replaceable. One timer serves all items.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
     const auto soon = std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence);

@@ -1,9 +1,13 @@
-// An item on its way to a server, its answer, and what answers tell of the server.
+// An item on its way to a server, its answer, and what answers tell of the server. And how items are sent
+// again: after which pauses, how often, and in which order.
 #pragma once
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,19 +16,18 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "common/net/asio.h"
+#include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
 #include "coordinator/servers/averages.h"
 #include "coordinator/servers/grpc_timer.h"
 
 namespace outrider {
 
-// What became of an item.
 template <class Result>
 struct LinkAnswer {
-  // The server's own; UNAVAILABLE if the link was down or went down, or the answer did not come;
-  // DEADLINE_EXCEEDED; or CANCELLED.
+  // The server's own; UNAVAILABLE without a link, or an answer; DEADLINE_EXCEEDED; or CANCELLED.
   absl::Status status;
   Result result;      // of the server, also with an error of its own; else empty
   bool lost = false;  // it was sent, and the link went down before an answer came, or none came in time
@@ -37,36 +40,27 @@ class LinkCall;
 template <class Result>
 using LinkCalls = absl::flat_hash_map<CallKey, LinkCall<Result>*>;
 
-// An item that was sent and whose answer has not come, or has not been taken. Destruction gives the answer
-// up. Made by Link. Executor thread.
+// An item whose answer was not taken yet. Destruction gives it up. Made by Link. Executor thread.
 template <class Result>
 class LinkCall {
  public:
   using Answer = LinkAnswer<Result>;
 
-  // Is in `calls` while it lives. `server`, a constant, is the other side's name in messages.
-  LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor,
-           absl::string_view server, CallKey key, int rows, bool patient)
-      : rows(rows),
-        patient(patient),
-        calls_(std::move(calls)),
-        server_(server),
-        key_(std::move(key)),
-        answered_(executor) {
+  // Is in `calls` while it lives.
+  LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor, CallKey key,
+           int rows, bool patient)
+      : rows(rows), patient(patient), calls_(std::move(calls)), key_(std::move(key)), answered_(executor) {
     (*calls_)[key_] = this;
   }
   ~LinkCall() {
     if (auto it = calls_->find(key_); it != calls_->end() && it->second == this) calls_->erase(it);
   }
-  LinkCall(const LinkCall&) = delete;
-  LinkCall& operator=(const LinkCall&) = delete;
 
   // Waits for the answer or the deadline. Call it once.
   asio::awaitable<Answer> Wait(Clock::time_point deadline) {
     if (!answer_) co_await answered_.Wait(deadline);
     if (answer_) co_return *std::move(answer_);
-    co_return Answer{absl::DeadlineExceededError(absl::StrCat("no answer from the ", server_, " in time")),
-                     {}};
+    co_return Answer{absl::DeadlineExceededError("no answer in time"), {}};
   }
 
   // The answer that Wait would return now; null if it would wait.
@@ -94,7 +88,6 @@ class LinkCall {
 
  private:
   const std::shared_ptr<LinkCalls<Result>> calls_;
-  const absl::string_view server_;
   const CallKey key_;
   Event answered_;
   std::optional<Answer> answer_;
@@ -110,8 +103,7 @@ class ServerPace {
   static constexpr int kSilenceFactor = 4;
   static constexpr int kRowsOfOthers = 512;
 
-  // Observes that `load` items were at the server when it wrote a message. `ours` of them are this
-  // coordinator's: all its unanswered ones.
+  // Observes that `load` items were at the server when it wrote a message, `ours` of them this coordinator's.
   void ObserveLoad(uint32_t load, int64_t ours) {
     load_ = load;
     load_of_others_.Observe(static_cast<double>(std::max<int64_t>(0, load - ours)));
@@ -130,8 +122,7 @@ class ServerPace {
     return load_of_others_.mean(0);
   }
 
-  // How long a server with `rows` rows in flight may be silent before it hangs; nothing before its first
-  // answer.
+  // How long a server with `rows` rows in flight may be silent; nothing before its first answer.
   std::optional<Clock::duration> LongestSilence(int rows) const {
     if (row_seconds_.weight() == 0) return std::nullopt;
     const std::chrono::duration<double> usual(kSilenceFactor * (rows + kRowsOfOthers) * row_seconds_.mean(0));
@@ -146,6 +137,95 @@ class ServerPace {
   RunningMean row_seconds_{kTimeDecay};
   RunningMean load_of_others_{kLoadDecay};
   uint32_t load_ = 0;
+};
+
+// How long a server that refused asks to be left alone: its RetryInfo, within reason.
+inline Clock::duration RetryAfter(const absl::Status& status) {
+  return absl::ToChronoNanoseconds(std::clamp(RetryDelay(status), absl::ZeroDuration(), absl::Minutes(1)));
+}
+
+// Pauses between attempts, each longer, and random: waiters do not return together. One thread.
+class Backoff {
+ public:
+  // The pauses begin at `first` and double up to `most`.
+  Backoff(Clock::duration first, Clock::duration most) : first_(first), most_(most), next_(first) {}
+
+  // Returns the next pause, within 50 % of its nominal length, which is no shorter than `at_least`. The
+  // jitter comes from the system: a request's random numbers decide tokens and nothing else.
+  Clock::duration Next(Clock::duration at_least = {}) {
+    const Clock::duration pause = std::max(next_, at_least);
+    next_ = std::min(2 * pause, most_);
+    const double jitter = 0.5 + std::ldexp(static_cast<double>(FreshBits()), -64);
+    return std::chrono::duration_cast<Clock::duration>(pause * jitter);
+  }
+
+  // An attempt has succeeded.
+  void Reset() { next_ = first_; }
+
+ private:
+  const Clock::duration first_;
+  const Clock::duration most_;
+  Clock::duration next_;
+};
+
+// Counts the losses in a row of the connection under a sequence's items. A server that dies takes all items
+// in flight with it, and one may be the cause. After a first loss all are sent again at once. Those lost
+// twice are suspects, sent one at a time (Link::suspects); a third loss tells the culprit. One thread.
+class LossCount {
+ public:
+  // An item that brings the sequence to `end` tokens was answered. An answer to an earlier part clears
+  // nothing: the part that was lost is yet to come.
+  void OnAnswer(size_t end) {
+    if (end >= end_) *this = {};
+  }
+  // The connection was lost under such an item.
+  void OnLost(size_t end) {
+    ++losses_;
+    end_ = std::max(end_, end);
+  }
+
+  bool suspect() const { return losses_ >= kSuspect; }
+  // Whether sending it again would do to other servers what it did before.
+  bool guilty() const { return losses_ >= kGuilty; }
+
+ private:
+  static constexpr int kSuspect = 2;
+  static constexpr int kGuilty = 3;
+
+  int losses_ = 0;
+  size_t end_ = 0;  // of the longest item lost
+};
+
+// Lets one holder go on at a time, first come, first served. Executor thread. Outlives its turns.
+class TurnQueue {
+ public:
+  // A place in the queue, until it is destroyed.
+  class Turn {
+   public:
+    // `wake`, if not null, is notified when the turn has come.
+    explicit Turn(TurnQueue* queue, Event* wake = nullptr) : queue_(queue), wake_(wake) {
+      queue_->turns_.push_back(this);
+    }
+    ~Turn() {
+      const bool was_first = has_come();
+      std::erase(queue_->turns_, this);
+      if (!was_first || queue_->turns_.empty()) return;
+      if (Event* next = queue_->turns_.front()->wake_; next != nullptr) next->Notify();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+    bool has_come() const { return queue_->turns_.front() == this; }
+
+   private:
+    TurnQueue* const queue_;
+    Event* const wake_;
+  };
+
+  size_t size() const { return turns_.size(); }
+
+ private:
+  std::deque<Turn*> turns_;
 };
 
 }  // namespace outrider

@@ -1,13 +1,10 @@
 #include "coordinator/servers/server_pool.h"
 
-#include <algorithm>
 #include <limits>
 
 #include "common/kv/prefix_hash.h"
-#include "common/obs/log.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
-#include "common/rpc/fresh_bits.h"
 
 namespace outrider {
 namespace {
@@ -22,7 +19,6 @@ uint64_t ServerId(const std::string& address) {
   return hash;
 }
 
-// Keeps what both targets can do.
 void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
   auto& proposers = *common->mutable_proposers();
   const auto is_lacking = [&info](const v1::ProposerInfo& each) {
@@ -38,18 +34,6 @@ void KeepCommonProposers(const v1::ServerInfo& info, v1::ServerInfo* common) {
 
 constexpr size_t kAffinityBlocks = 2;
 
-// The mean over servers that reported it and may be taken.
-double MeanOfOthers(std::span<const ServerView> servers) {
-  double sum = 0;
-  int count = 0;
-  for (const ServerView& server : servers) {
-    if (!server.usable || server.going_away || server.others < 0) continue;
-    sum += server.others;
-    ++count;
-  }
-  return count > 0 ? sum / count : 0;
-}
-
 // How much a key prefers a server.
 uint64_t Rank(uint64_t key, uint64_t id) {
   const uint64_t mixed = ExtendPrefixHash(key, static_cast<TokenId>(id));
@@ -60,31 +44,31 @@ uint64_t Rank(uint64_t key, uint64_t id) {
 
 int Place(std::span<const ServerView> servers, const PlacementRequest& request) {
   const auto can_be_taken = [&](int i) {
-    const ServerView& server = servers[static_cast<size_t>(i)];
-    return server.usable && !server.going_away && i != request.avoid;
+    return servers[i].usable && !servers[i].going_away && i != request.avoid;
   };
-  const double mean = MeanOfOthers(servers);
+  RunningMean others(1);
+  for (const ServerView& server : servers) {
+    if (server.usable && !server.going_away && server.others >= 0) others.Observe(server.others);
+  }
   const auto load_of = [&](const ServerView& server) {
-    return server.sequences + (server.others < 0 ? mean : server.others);
+    return server.sequences + (server.others < 0 ? others.mean(0) : server.others);
   };
   const int count = static_cast<int>(servers.size());
   double least = std::numeric_limits<double>::infinity();
   for (int i = 0; i < count; ++i) {
-    if (can_be_taken(i)) least = std::min(least, load_of(servers[static_cast<size_t>(i)]));
+    if (can_be_taken(i)) least = std::min(least, load_of(servers[i]));
   }
   const uint64_t key = request.affinity != 0 ? request.affinity : request.tie;
   int best = -1;
   uint64_t best_rank = 0;
   for (int i = 0; i < count; ++i) {
-    const ServerView& server = servers[static_cast<size_t>(i)];
-    const double load = load_of(server);
+    const double load = load_of(servers[i]);
     const bool cheap = request.affinity != 0 && load < kCheapSequences && load <= least + 1;
     if (!can_be_taken(i) || (load >= least + 1 && !cheap)) continue;
-    const uint64_t rank = Rank(key, server.id);
-    if (best < 0 || rank > best_rank) {
-      best = i;
-      best_rank = rank;
-    }
+    const uint64_t rank = Rank(key, servers[i].id);
+    if (best >= 0 && rank <= best_rank) continue;
+    best = i;
+    best_rank = rank;
   }
   if (best >= 0 || request.avoid < 0) return best;
   // A server that failed once may serve again.
@@ -109,16 +93,16 @@ absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Crea
       continue;
     }
     if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
-    pool->Add(address, -1);
+    pool->Add(address, nullptr);
   }
   return pool;
 }
 
 template <class Protocol>
-void ServerPool<Protocol>::Add(const std::string& address, int name) {
+void ServerPool<Protocol>::Add(const std::string& address, const DnsName* name) {
   LinkOptions options = options_.link;
   options.address = address;
-  if (name >= 0) options.host = names_[static_cast<size_t>(name)]->dns.host;
+  if (name != nullptr) options.host = name->host;
   auto link = std::make_shared<TheLink>(context_, options, check_server_, [this] { OnChange(); });
   servers_.push_back(std::make_shared<Server>(
       Server{.address = address, .id = ServerId(address), .link = std::move(link), .name = name}));
@@ -127,9 +111,9 @@ void ServerPool<Protocol>::Add(const std::string& address, int name) {
 template <class Protocol>
 void ServerPool<Protocol>::Connect() {
   for (const auto& server : servers_) server->link->Connect();
-  for (size_t i = 0; i < names_.size(); ++i) {
+  for (const auto& name : names_) {
     ++resolving_;
-    asio::co_spawn(executor_, KeepResolving(static_cast<int>(i)), asio::detached);
+    asio::co_spawn(executor_, KeepResolving(*name), asio::detached);
   }
 }
 
@@ -166,23 +150,22 @@ std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Cho
   for (size_t i = 0; chosen < 0 && i < views.size(); ++i) {
     if (servers_[i]->usable(now)) chosen = static_cast<int>(i);
   }
-  return chosen < 0 ? nullptr : servers_[static_cast<size_t>(chosen)];
+  return chosen < 0 ? nullptr : servers_[chosen];
 }
 
 template <class Protocol>
 void ServerPool<Protocol>::OnChange() {
   DropGone();
   UpdateInfo();
-  const auto can_take_over = std::count_if(servers_.begin(), servers_.end(), [](const auto& server) {
-    return server->link->up() && !server->link->going_away();
-  });
+  const auto can_take_over = std::ranges::count_if(
+      servers_, [](const auto& server) { return server->link->up() && !server->link->going_away(); });
   for (const auto& server : servers_) {
     TheLink& link = *server->link;
     link.set_replaceable(can_take_over > (link.up() && !link.going_away() ? 1 : 0));
     if (link.up()) server->breaker.OnConnection(link.connections());
   }
-  for (size_t i = 0; i < names_.size(); ++i) {
-    if (!IsReached(static_cast<int>(i))) names_[i]->wake.Notify();
+  for (const auto& name : names_) {
+    if (!IsReached(*name)) name->wake.Notify();
   }
   for (Event* event : waiting_) event->Notify();
   on_change_();
@@ -226,13 +209,12 @@ void ServerPool<Protocol>::DropGone() {
 }
 
 template <class Protocol>
-asio::awaitable<void> ServerPool<Protocol>::KeepResolving(int name) {
-  Name& its = *names_[static_cast<size_t>(name)];
+asio::awaitable<void> ServerPool<Protocol>::KeepResolving(Name& name) {
   while (!stopping_) {
     const auto addresses = co_await asio::co_spawn(
         options_.resolvers,
-        [this, &its]() -> asio::awaitable<absl::StatusOr<std::vector<std::string>>> {
-          co_return options_.resolve(its.dns);
+        [this, &name]() -> asio::awaitable<absl::StatusOr<std::vector<std::string>>> {
+          co_return options_.resolve(name.dns);
         },
         asio::use_awaitable);
     if (stopping_) break;
@@ -243,35 +225,33 @@ asio::awaitable<void> ServerPool<Protocol>::KeepResolving(int name) {
                              ? options_.resolve_interval
                              : std::min<Clock::duration>(options_.resolve_interval, kResolvePause));
     };
-    while (!stopping_ && Clock::now() < next()) co_await its.wake.Wait(next());
+    while (!stopping_ && Clock::now() < next()) co_await name.wake.Wait(next());
   }
   --resolving_;
 }
 
 template <class Protocol>
-void ServerPool<Protocol>::OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses) {
-  Name& its = *names_[static_cast<size_t>(name)];
+void ServerPool<Protocol>::OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses) {
   if (!addresses.ok()) {
     // The servers that the name stood for may be there all the same.
-    if (its.problem != addresses.status()) {
-      LogWarning("not resolved", {{"server", Protocol::kName},
-                                  {"name", its.dns.host},
-                                  {"error", std::string(addresses.status().message())}});
+    if (name.problem != addresses.status()) {
+      LogWarning(
+          "not resolved",
+          {{"server", Protocol::kName}, {"name", name.dns.host}, {"error", addresses.status().message()}});
     }
-    its.problem = addresses.status();
+    name.problem = addresses.status();
     return;
   }
-  its.problem = absl::OkStatus();
+  name.problem = absl::OkStatus();
   for (const auto& server : servers_) {
-    if (server->name != name) continue;
+    if (server->name != &name.dns) continue;
     server->is_listed = std::binary_search(addresses->begin(), addresses->end(), server->address);
   }
   for (const std::string& address : *addresses) {
-    const bool known = std::any_of(servers_.begin(), servers_.end(),
-                                   [&](const auto& server) { return server->address == address; });
-    if (known) continue;
-    LogInfo("found", {{"server", Protocol::kName}, {"name", its.dns.host}, {"address", address}});
-    Add(address, name);
+    if (std::ranges::any_of(servers_, [&](const auto& server) { return server->address == address; }))
+      continue;
+    LogInfo("found", {{"server", Protocol::kName}, {"name", name.dns.host}, {"address", address}});
+    Add(address, &name.dns);
     servers_.back()->link->Connect();
   }
   OnChange();

@@ -21,7 +21,6 @@
 #include "coordinator/servers/dns_name.h"
 #include "coordinator/servers/grpc_timer.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/retry.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -44,31 +43,26 @@ struct PlacementRequest {
   uint64_t tie = 0;       // a random number
 };
 
-// Returns the index of the server to take, or -1 if none can be.
-//
-// Takes the least loaded, where load is sequences plus others' items. Where the latter are unknown, they are
-// assumed to be the mean of the others: a new server would be flooded if all coordinators held it for idle
-// until it answers. Loads less than one apart are equal: between such servers affinity decides, or else
-// chance. A server that affinity prefers may also have one sequence more than the least loaded, as long as it
-// has fewer than kCheapSequences: so few share a step at little cost, and a prompt that need not be computed
-// again saves more.
+// Returns the index of the least loaded server, or -1 if none can be taken. Load is sequences plus others'
+// items; unknown numbers of these count as the mean of the known, or all coordinators would flood a new
+// server. Loads less than one apart are equal: between such servers affinity decides, or else chance. A
+// server that affinity prefers may have one sequence more, as long as it has fewer than kCheapSequences: so
+// few share a step at little cost, and a prompt that need not be computed again saves more.
 //
 // Affinity is rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
-// 1998): of the servers that may be taken, the one with the largest hash of (affinity, id). If a server comes
-// or goes, only the prompts that it gets or had move.
+// 1998): the server with the largest hash of (affinity, id). If a server comes or goes, only the prompts that
+// it gets or had move.
 int Place(std::span<const ServerView> servers, const PlacementRequest& request);
 
-// Sequences up to which affinity may outweigh load.
-inline constexpr int kCheapSequences = 4;
+inline constexpr int kCheapSequences = 4;  // sequences up to which affinity may outweigh load
 
 // The hash of a prompt's first two blocks, below which a prefix cache helps little; 0 if it has fewer.
 // `block_size` is that of the server's cache, in tokens.
 uint64_t PromptAffinity(std::span<const TokenId> prompt, int block_size);
 
-// Keeps generations from asking a draft that keeps failing. One for a draft, shared by all generations.
-// Closed, it lets every item pass. After kFailures failures in a row it opens: nothing passes for a while.
-// Then one item may try: if it succeeds the breaker closes, if it fails the breaker opens again, for longer.
-// Executor thread.
+// Keeps generations from asking a draft that keeps failing; one for each draft. Closed, it lets every item
+// pass. After kFailures failures in a row it opens: nothing passes for a while. Then one item may try: if it
+// succeeds the breaker closes, else it opens again, for longer. Executor thread.
 class CircuitBreaker {
  public:
   static constexpr int kFailures = 3;
@@ -118,8 +112,7 @@ class CircuitBreaker {
     return std::unique_ptr<Permit>(new Permit(this, epoch_));
   }
 
-  // Call before items are sent over the link's connection of that number. A new connection closes the
-  // breaker.
+  // Call before items are sent over a connection, with its number. A new connection closes the breaker.
   void OnConnection(uint64_t number) {
     if (std::exchange(connection_, number) != number) Close();
   }
@@ -158,8 +151,7 @@ struct PoolOptions {
   std::function<absl::StatusOr<std::vector<std::string>>(const DnsName&)> resolve = Resolve;
 };
 
-// Everything runs on the executor, which has one thread, apart from `resolve`. Lives as long as the links and
-// the pins.
+// For the executor, which has one thread, but for `resolve`. Lives as long as the links and the pins.
 template <class Protocol>
 class ServerPool {
  public:
@@ -171,10 +163,10 @@ class ServerPool {
     std::string address;
     uint64_t id = 0;  // ServerView::id
     std::shared_ptr<TheLink> link;
-    CircuitBreaker breaker = {};  // for callers that can do without an answer
-    int sequences = 0;            // pins on it
-    int name = -1;                // index of the DNS name that stands for it; -1: none
-    bool is_listed = true;        // by that name, when it was last resolved
+    CircuitBreaker breaker = {};    // for callers that can do without an answer
+    int sequences = 0;              // pins on it
+    const DnsName* name = nullptr;  // that stands for it; null: none
+    bool is_listed = true;          // by that name, when it was last resolved
 
     // Whether a sequence may be here, new or not.
     bool usable(Clock::time_point now) const {
@@ -257,17 +249,17 @@ class ServerPool {
   void CheckAgain() {
     for (const auto& server : servers_) server->link->CheckAgain();
   }
-  // Ends all connections.
   void Stop();
   bool stopped() const {
     return stopping_ && resolving_ == 0 &&
-           std::all_of(servers_.begin(), servers_.end(),
-                       [](const auto& server) { return server->link->stopped(); });
+           std::ranges::all_of(servers_, [](const auto& server) { return server->link->stopped(); });
   }
 
   const std::vector<std::shared_ptr<Server>>& servers() const { return servers_; }
-  bool up() const { return Any(&TheLink::up); }
-  bool present() const { return Any(&TheLink::present); }
+  bool up() const { return info_of_any_up() != nullptr; }
+  bool present() const {
+    return std::ranges::any_of(servers_, [](const auto& server) { return server->link->present(); });
+  }
   const LinkOptions& link_options() const { return options_.link; }
   const asio::any_io_executor& executor() const { return executor_; }
   // What all servers met so far have in common; of limits, the least. Null before the first.
@@ -289,7 +281,6 @@ class ServerPool {
   }
 
  private:
-  // A DNS name, and the event that wakes its resolver.
   struct Name {
     DnsName dns;
     Event wake;
@@ -304,11 +295,7 @@ class ServerPool {
         check_server_(std::move(check_server)),
         on_change_(std::move(on_change)) {}
 
-  bool Any(bool (TheLink::*is)() const) const {
-    return std::any_of(servers_.begin(), servers_.end(),
-                       [is](const auto& server) { return (server->link.get()->*is)(); });
-  }
-  void Add(const std::string& address, int name);
+  void Add(const std::string& address, const DnsName* name);
   // Null if none can be used.
   std::shared_ptr<Server> Choose(Clock::time_point now, std::span<const TokenId> prompt,
                                  const std::string& fork_of, const std::shared_ptr<Server>& avoid) const;
@@ -316,12 +303,12 @@ class ServerPool {
   void UpdateInfo();
   // Drops servers that are neither listed nor reached.
   void DropGone();
-  bool IsReached(int name) const {
-    return std::any_of(servers_.begin(), servers_.end(),
-                       [name](const auto& server) { return server->name == name && server->link->up(); });
+  bool IsReached(const Name& name) const {
+    return std::ranges::any_of(
+        servers_, [&](const auto& server) { return server->name == &name.dns && server->link->up(); });
   }
-  asio::awaitable<void> KeepResolving(int name);
-  void OnResolved(int name, const absl::StatusOr<std::vector<std::string>>& addresses);
+  asio::awaitable<void> KeepResolving(Name& name);
+  void OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses);
 
   GrpcContext& context_;
   const asio::any_io_executor executor_;

@@ -31,7 +31,6 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/common/rpc/parse_message.cc
     ${CMAKE_SOURCE_DIR}/common/rpc/convert.cc
     ${CMAKE_SOURCE_DIR}/common/serve/serve_item.cc
-    ${CMAKE_SOURCE_DIR}/coordinator/api/parse_beam.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_speculation.cc
     ${CMAKE_SOURCE_DIR}/common/net/http_parser.cc

@@ -1,5 +1,5 @@
 // How often drafted tokens stand, and which outcomes of a verification are likely.
-#include "coordinator/policy/acceptance.h"
+#include "coordinator/policy/measured_rounds.h"
 
 #include <gmock/gmock.h>
 

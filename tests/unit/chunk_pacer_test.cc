@@ -1,5 +1,5 @@
 // When chunks leave for a client, and what of them is joined.
-#include "coordinator/api/chunk_writer.h"
+#include "coordinator/api/generate_call.h"
 
 #include <gmock/gmock.h>
 

@@ -35,7 +35,7 @@ LocalServicesOptions ParseUp(const std::vector<std::string>& arguments) {
 }
 
 v1::GenerateRequest RequestOf(std::vector<std::string> arguments) {
-  return MakeRequest(Parse(std::move(arguments)), "p");
+  return Parse(std::move(arguments)).request;
 }
 
 std::string ErrorOf(std::vector<std::string> arguments) {
@@ -59,13 +59,12 @@ TEST(ParseArguments, AFlagIsNoValueOfAnother) {
   EXPECT_EQ(ErrorOf({"p", "--stop", "--seed", "3"}), "--stop: needs a value, and is followed by --seed");
   EXPECT_THAT(ErrorOf({"p", "--seed"}), HasSubstr("--seed"));
   EXPECT_EQ(ErrorOf({"p", "--trace="}), "--trace: true or false must follow the '='");
-  EXPECT_THAT(Parse({"p", "--stop=--", "--stop", "-"}).stop, ElementsAre("--", "-"));
+  EXPECT_THAT(RequestOf({"p", "--stop=--", "--stop", "-"}).stop().strings(), ElementsAre("--", "-"));
   EXPECT_EQ(Parse({"--trace", "--", "--p"}).prompt, std::string("--p"));
 }
 
 TEST(GenerateFlags, LeaveUnsetWhatWasNotGiven) {
   v1::GenerateRequest bare;
-  bare.set_text("p");
   bare.mutable_sampling();
   bare.mutable_stop();
   bare.mutable_speculation();
@@ -137,7 +136,7 @@ TEST(GenerateFlags, ReachTheirFields) {
 TEST(GenerateFlags, StopTakesOneStringAndLeavesThePrompt) {
   const GenerateFlags flags = Parse({"--stop", "river", "the prompt", "--stop", "a b"});
   EXPECT_EQ(flags.prompt, "the prompt");
-  EXPECT_THAT(MakeRequest(flags, "p").stop().strings(), ElementsAre("river", "a b"));
+  EXPECT_THAT(flags.request.stop().strings(), ElementsAre("river", "a b"));
 }
 
 TEST(GenerateFlags, AWrongFlagOrValueIsNamed) {

@@ -6,7 +6,6 @@
 #include "common/net/asio.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/decode/drafters/local_drafters.h"
-#include "coordinator/decode/drafters/target_drafter.h"
 #include "tests/unit/test_tokenizer.h"
 
 namespace outrider {

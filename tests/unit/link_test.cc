@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "coordinator/servers/retry.h"
+#include "coordinator/servers/link_call.h"
 #include "tests/unit/link_testing.h"
 
 namespace outrider {

@@ -1,5 +1,5 @@
 // What rounds take, as learnt from rounds that were measured.
-#include "coordinator/policy/round_costs.h"
+#include "coordinator/policy/measured_rounds.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,10 @@
 // Proposals of the target's own: what it is asked for, what is taken of what it gives, and the loop around
 // both.
-#include "coordinator/decode/drafters/target_drafter.h"
-
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
 #include "common/rpc/convert.h"
+#include "coordinator/decode/drafters/local_drafters.h"
 #include "coordinator/decode/round_loop.h"
 #include "tests/unit/pool_testing.h"
 #include "tests/unit/test_tokenizer.h"
@@ -179,12 +178,11 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
                             .targets = pool_.get(),
                             .policy = &policy_,
                             .metrics = &metrics_};
-    Decoding decoding(parts, std::move(request), Clock::now(), Clock::time_point::max(), Fork());
     const auto send = [chunks](v1::GenerateResponse chunk) -> asio::awaitable<absl::Status> {
       if (chunks != nullptr) chunks->push_back(std::move(chunk));
       co_return absl::OkStatus();
     };
-    RoundLoop loop(&decoding, send);
+    RoundLoop loop(parts, std::move(request), Clock::now(), Clock::time_point::max(), Fork(), send);
     std::optional<absl::Status> status;
     const auto run = [&]() -> asio::awaitable<void> {
       absl::Status prompt = co_await loop.ComputePrompt();
@@ -193,7 +191,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
     };
     asio::co_spawn(context_.get_executor(), run(), asio::detached);
     RunUntil([&] { return status.has_value(); });
-    stats_ = decoding.generation.stats();
+    stats_ = loop.generation.stats();
     return *status;
   }
 

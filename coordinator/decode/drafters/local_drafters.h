@@ -1,11 +1,13 @@
-// Drafters that need only the committed tokens.
+// Drafters that need only committed tokens, or leave the work to others: the target, or two in turn.
 #pragma once
 
 #include <array>
 #include <chrono>
 #include <deque>
+#include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -14,11 +16,11 @@
 
 namespace outrider {
 
+// One that needs only the committed tokens.
 class LocalDrafter : public Drafter {
  public:
   using Drafter::Drafter;
 
-  // Returns the proposal at once.
   virtual Proposal Draft(int k) = 0;
 
   void Begin(const DraftLength& length) final { k_ = length.most; }
@@ -30,15 +32,11 @@ class LocalDrafter : public Drafter {
     co_return proposal;
   }
 
-  // All it learns of a verdict is the committed tokens.
-  void OnVerdict(size_t /*n*/, const Verdict& /*verdict*/) final {}
-
  private:
   int k_ = 0;
 };
 
-// A chain of deterministically chosen tokens: q is a point mass on the token, absent where the rule takes
-// none.
+// A chain of tokens that were not drawn: q is a point mass on each, absent where the rule takes none.
 inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
   Proposal proposal;
   for (TokenId token : tokens) {
@@ -50,8 +48,7 @@ inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
 }
 
 // Counts which tokens follow each context of 1 to max_context tokens within the last `history` tokens of one
-// sequence. What leaves the history leaves the counts, so there are at most history * max_context of them.
-// Not synchronised.
+// sequence, at most history * max_context of them. Not synchronised.
 class NgramTable {
  public:
   static constexpr int kMaxContext = 3;
@@ -114,8 +111,7 @@ struct NgramOptions {
   int history = 512;                          // tokens that are counted, at least 1
 };
 
-// Drafts what most often followed the last tokens earlier in the sequence. The prompt seeds the counts, and
-// only committed tokens change them.
+// Drafts what most often followed the last tokens earlier in the sequence, the prompt included.
 class NgramDrafter final : public LocalDrafter {
  public:
   NgramDrafter(Generation* generation, const NgramOptions& options)
@@ -131,6 +127,73 @@ class NgramDrafter final : public LocalDrafter {
   const NgramOptions options_;
   NgramTable table_;
   size_t counted_ = 0;  // committed tokens that the table has counted
+};
+
+// Hands out the proposal that the target made with its last verdict. Asks nobody: the loop asks the target a
+// round ahead. So there is nothing to propose in a generation's first round.
+class TargetDrafter final : public Drafter {
+ public:
+  // `kind` is one for which the target itself proposes, or NONE: then nobody gives it anything.
+  TargetDrafter(Generation* generation, v1::DrafterKind kind) : Drafter(generation), kind_(kind) {}
+
+  void Begin(const DraftLength& length) override { most_ = length.most; }
+  // Returns OnProposal's if it follows exactly these committed tokens, up to the wanted depth.
+  asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
+  void OnProposal(size_t n, TargetProposal proposal) override {
+    n_ = n;
+    held_ = std::move(proposal);
+  }
+  v1::DrafterKind kind() const override { return kind_; }
+  DraftStatus status() const override { return status_; }
+
+ private:
+  const v1::DrafterKind kind_;
+  int most_ = 0;
+  TargetProposal held_;
+  size_t n_ = 0;  // committed tokens that it follows
+  DraftStatus status_ = DraftStatus::kUsable;
+};
+
+// Asks one drafter, and a second if the first has nothing to propose. The committed tokens decide which of
+// them proposes, as long as the first looks at nothing else.
+//
+// If the second is the target, its proposal comes with a verdict, before the first is asked, and is dropped
+// if the first proposes. Its time counts as the round's all the same. While the first is right again and
+// again, as where the text copies itself, the target is not asked; the round that ends this is plain.
+class AutoDrafter final : public Drafter {
+ public:
+  AutoDrafter(Generation* generation, std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
+      : Drafter(generation), first_(std::move(first)), second_(std::move(second)) {}
+
+  // Always asks the first drafter first. If nothing is wanted, only the second has something to do.
+  void Begin(const DraftLength& length) override;
+  asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
+  // Each drafter hears of its own proposals only.
+  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
+    last_->RunAhead(proposal, outcomes);
+  }
+  void OnVerdict(size_t n, const Verdict& verdict) override;
+  // False if the first has just proposed, and its previous proposal was accepted as a whole.
+  bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
+  // Only the second may be the target.
+  void OnProposal(size_t n, TargetProposal proposal) override;
+  AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
+  v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
+  DraftStatus status() const override { return last_ == nullptr ? DraftStatus::kUsable : last_->status(); }
+  void Stop() override {
+    first_->Stop();
+    second_->Stop();
+  }
+
+ private:
+  const std::unique_ptr<Drafter> first_;
+  const std::unique_ptr<Drafter> second_;
+  DraftLength length_;            // of the proposal that was begun
+  Drafter* last_ = nullptr;       // who was asked last
+  size_t proposed_at_ = 0;        // committed tokens at the time
+  size_t proposed_ = 0;           // tokens that the first proposed then
+  bool first_was_right_ = false;  // the last round verified a proposal of the first, and accepted all of it
+  v1::ItemTiming unused_;         // of the target's proposal at hand
 };
 
 }  // namespace outrider

@@ -1,20 +1,10 @@
 #include <utility>
 
-#include "common/rpc/drafters.h"
-#include "coordinator/decode/decoding.h"
 #include "coordinator/decode/drafters/model_drafter.h"
-#include "coordinator/decode/drafters/target_drafter.h"
+#include "coordinator/decode/round_loop.h"
 
 namespace outrider {
 namespace {
-
-// For plain decoding.
-class NoDrafter final : public LocalDrafter {
- public:
-  using LocalDrafter::LocalDrafter;
-  Proposal Draft(int /*k*/) override { return {}; }
-  v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NONE; }
-};
 
 std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
   const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
@@ -51,10 +41,8 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
     case v1::DRAFTER_KIND_AUTO:
       return MakeAutoDrafter(generation, parts, std::move(fork));
     default:
-      break;
+      return std::make_unique<TargetDrafter>(generation, kind);
   }
-  if (ProposerOf(kind) == v1::PROPOSER_UNSPECIFIED) return std::make_unique<NoDrafter>(generation);
-  return std::make_unique<TargetDrafter>(generation, kind);
 }
 
 }  // namespace outrider

@@ -1,25 +1,22 @@
 #include "coordinator/decode/drafters/model_drafter.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "absl/strings/escaping.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/status.h"
-#include "coordinator/policy/acceptance.h"
+#include "coordinator/policy/measured_rounds.h"
 
 namespace outrider {
 namespace {
 
-// An answer later than the budget plus this, for the way back, is not waited for, so that a draft that hangs
-// costs a round this long and no longer.
+// An answer later than the budget plus this, for the way back, is not waited for: the draft may hang.
 constexpr auto kWayBack = std::chrono::milliseconds(50);
 // Tokens that are new to the draft need time of their own.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 
-// The most items sent for one proposal.
-constexpr int kMaxAttempts = 3;
+constexpr int kMaxAttempts = 3;  // the most items sent for one proposal
 
 void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
   const int64_t nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(allowed).count();
@@ -29,20 +26,20 @@ void SetBudget(Clock::duration allowed, google::protobuf::Duration* budget) {
 
 bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
   v1::SamplingParams& sampling = *params.mutable_sampling();
-  const auto is_beyond = [draft_vocab](uint32_t id) { return id >= static_cast<uint32_t>(draft_vocab); };
-  const auto drop_beyond = [&is_beyond](google::protobuf::RepeatedField<uint32_t>& ids) {
-    ids.erase(std::remove_if(ids.begin(), ids.end(), is_beyond), ids.end());
+  const auto drop_beyond = [draft_vocab](auto& list, auto id_of) {
+    const auto is_beyond = [&](const auto& each) {
+      return id_of(each) >= static_cast<uint32_t>(draft_vocab);
+    };
+    list.erase(std::remove_if(list.begin(), list.end(), is_beyond), list.end());
   };
+  const auto itself = [](uint32_t id) { return id; };
   const bool had_allowed = !sampling.allowed_ids().empty();
-  drop_beyond(*sampling.mutable_allowed_ids());
+  drop_beyond(*sampling.mutable_allowed_ids(), itself);
   // An empty list of allowed ids would allow all.
   if (had_allowed && sampling.allowed_ids().empty()) return false;
-  drop_beyond(*sampling.mutable_bad_ids());
-  drop_beyond(*params.mutable_end_ids());
-  auto& biases = *sampling.mutable_logit_bias();
-  biases.erase(std::remove_if(biases.begin(), biases.end(),
-                              [&](const v1::LogitBias& bias) { return is_beyond(bias.token()); }),
-               biases.end());
+  drop_beyond(*sampling.mutable_bad_ids(), itself);
+  drop_beyond(*params.mutable_end_ids(), itself);
+  drop_beyond(*sampling.mutable_logit_bias(), [](const v1::LogitBias& bias) { return bias.token(); });
   for (int id = target_vocab; id < draft_vocab; ++id) sampling.add_bad_ids(static_cast<uint32_t>(id));
   return ValidateSamplingParams(ParseSampling(sampling, params.end_ids()), draft_vocab).ok();
 }
@@ -107,7 +104,7 @@ void Branches::Begin(const std::shared_ptr<DraftLink>& link, const std::string& 
 }
 
 std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
-  const auto hit = std::find_if(branches_.begin(), branches_.end(), [&](const auto& branch) {
+  const auto hit = std::ranges::find_if(branches_, [&](const auto& branch) {
     const DraftLink::Answer* answer = branch->call->answer();
     return branch->accepted == verdict.path.size() && branch->token == verdict.token &&
            (answer == nullptr || answer->status.ok());
@@ -129,7 +126,7 @@ std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
 }
 
 bool Branches::lost() const {
-  return std::any_of(branches_.begin(), branches_.end(), [](const auto& branch) {
+  return std::ranges::any_of(branches_, [](const auto& branch) {
     return branch->call->answer() != nullptr && branch->call->answer()->lost;
   });
 }
@@ -160,7 +157,7 @@ bool ModelDrafter::Send() {
   // None of these is the draft's failure: only this sequence is not drafted for.
   if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
   if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
-    SetAway();
+    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;  // a failure is worse news
     return false;
   }
   const v1::ServerInfo& draft = *pin_.server()->link->info();
@@ -204,16 +201,11 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   const bool is_suspect = losses_.suspect();
   if (!is_suspect || suspects.size() == 0) item.permit = item.server->breaker.TryPass(Clock::now());
   if (item.permit == nullptr) {
-    SetAway();
+    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
     return std::nullopt;
   }
   if (is_suspect) item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
   return item;
-}
-
-void ModelDrafter::SetAway() {
-  // A failure in this round is worse news.
-  if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
 }
 
 asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
@@ -225,19 +217,16 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
       if (OnRefusal(item, answer)) continue;
       break;
     }
-    // The drafted tokens are in the draft's cache but not committed; OnVerdict tells how many of them will
-    // be.
+    // The draft has the drafted tokens in its cache; OnVerdict tells how many are committed.
     remote_.OnAnswer(answer.result.cached(), item.n, 0);
     losses_.OnAnswer(item.n);
     if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
-      // The draft was short of blocks and has dropped the sequence. Feeding it again at once would take them
-      // from others.
+      // The draft was short of blocks, and fed again at once would take them from others.
       not_before_ = Clock::now() + full_pause_.Next();
     } else {
       full_pause_.Reset();
     }
-    // That was the prompt alone, a branch of a round after which nothing was wanted, or a branch that gave
-    // way to others before anything was drafted.
+    // The prompt alone, a branch after which nothing was wanted, or one that gave way before it drafted.
     if (item.n < generation_->size() || (item.is_ahead && answer.result.nodes().empty())) {
       item.permit->Succeed();
       continue;
@@ -309,22 +298,18 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
   const absl::StatusOr<Rule> rule = ParseRule(generation_->request().params.rule());
   if (!rule.ok()) return rule.status();
   auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
-  const bool fits = !proposal.ok() || (Depth(*proposal) <= item.k && result.nodes_size() <= item.nodes);
-  if (!fits) {
+  if (!proposal.ok()) return proposal;
+  if (Depth(*proposal) > item.k || result.nodes_size() > item.nodes) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
-  if (proposal.ok() && result.alternatives_size() == result.nodes_size()) {
-    for (int i = 0; i < result.alternatives_size(); ++i) {
-      for (const uint32_t id : result.alternatives(i).ids()) {
-        if (id < static_cast<uint32_t>(vocab_)) {
-          (*proposal)[static_cast<size_t>(i)].alternatives.push_back(static_cast<TokenId>(id));
-        }
-      }
-    }
-  }
-  if (proposal.ok() && result.confidence_size() == result.nodes_size()) {
-    for (int i = 0; i < result.confidence_size(); ++i) {
-      (*proposal)[static_cast<size_t>(i)].confidence = result.confidence(i);
+  const bool has_alternatives = result.alternatives_size() == result.nodes_size();
+  const bool has_confidence = result.confidence_size() == result.nodes_size();
+  for (int i = 0; i < result.nodes_size(); ++i) {
+    ProposalNode& node = (*proposal)[i];
+    if (has_confidence) node.confidence = result.confidence(i);
+    if (!has_alternatives) continue;
+    for (const uint32_t id : result.alternatives(i).ids()) {
+      if (id < static_cast<uint32_t>(vocab_)) node.alternatives.push_back(static_cast<TokenId>(id));
     }
   }
   return proposal;
@@ -355,7 +340,7 @@ bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answ
       LogWarning("draft given up for a request",
                  {{"request_id", generation_->request().context.request_id()},
                   {"sequence", absl::BytesToHexString(generation_->sequence_id())},
-                  {"tokens", static_cast<int64_t>(generation_->size())}});
+                  {"tokens", generation_->size()}});
     }
   } else if (answer.status.code() != absl::StatusCode::kDeadlineExceeded) {
     losses_.OnAnswer(item.n);

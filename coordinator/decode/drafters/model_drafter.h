@@ -13,7 +13,6 @@
 #include "coordinator/decode/remote_sequence.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/servers/link.h"
-#include "coordinator/servers/retry.h"
 #include "coordinator/servers/server_pool.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -45,11 +44,9 @@ class Branches {
              const RemoteSequence& remote, Generation& generation, const Proposal& proposal,
              std::span<const Outcome> outcomes);
 
-  // Returns the branch that foresaw the verdict, unless the draft has refused it; the caller owns it. Drops
-  // the others.
+  // Returns the branch that foresaw the verdict, unless it was refused. Drops the others.
   std::optional<Branch> TakeHit(const Verdict& verdict);
 
-  // Releases all branches.
   void Drop();
 
   size_t size() const { return branches_.size(); }
@@ -106,13 +103,9 @@ class ModelDrafter final : public Drafter {
   // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. Returns false, with
   // nothing in flight, if there is nothing to ask for or nobody to ask.
   bool Send();
-  // Gets leave to send an item to the sequence's draft; does not make the call. Nullopt if the draft cannot
-  // be asked now; sets status_.
+  // Gets leave to send an item, without the call. Nullopt, with status_ set, if the draft cannot be asked.
   std::optional<InFlight> Prepare();
-  // Notes that there is no draft to ask.
-  void SetAway();
-  // Converts the proposal: a chain or, if one was asked for, a tree, of at least one token and at most what
-  // `item` allows.
+  // Converts the proposal: a chain or, if asked for, a tree, of 1 token to what `item` allows.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
   // Continues the generation on a branch whose outcome has come.
   void Adopt(Branch branch);

@@ -1,0 +1,269 @@
+#include "coordinator/policy/measured_rounds.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace outrider {
+namespace {
+
+// How many observations the overall share counts as, in one generation and in one bin of confidence.
+constexpr double kPriorTokens = 60;
+constexpr double kPriorOfABin = 4;
+
+// Rounds of a trial. The times of so few differ by a few percent by chance.
+constexpr int kTrial = 16;
+constexpr double kClearlyBetter = 0.97;
+// A trial of the worse one takes at most a ninth of the rounds, and a 65th in the end.
+constexpr int kFirstPause = 8 * kTrial;
+constexpr int kLongestPause = 64 * kTrial;
+
+constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
+// A tree is tried if it promises this share of the chain's measured rate, since its times are known less
+// well, and this many times what the same reckoning promises of a chain.
+constexpr double kWorthATrial = 0.95;
+constexpr double kMoreThanAChain = 1.02;
+// Larger trees gain little.
+constexpr int kMostLevels = 12;
+constexpr int kMostNodes = 128;
+
+double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
+
+// Under load, the part of a mean step that is not fixed belongs to the units.
+double PerUnit(const LinearTime& alone, const RunningMean& seconds, const RunningMean& size, int running) {
+  if (running <= 1) return alone.per_unit();
+  return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
+}
+
+}  // namespace
+
+std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances) {
+  std::vector<NamedOutcome> outcomes;
+  double reached = 1;
+  for (size_t a = 0; a < chain.size(); ++a) {
+    const size_t ranks = std::min(chain[a].alternatives.size(), chances.corrected.size());
+    for (size_t r = 0; r < ranks; ++r) {
+      outcomes.push_back(
+          {a, static_cast<int>(r), reached * (1 - chances.accepted[a]) * chances.corrected[r]});
+    }
+    reached *= chances.accepted[a];
+  }
+  outcomes.push_back({chain.size(), 0, reached * chances.continued});
+  std::ranges::stable_sort(outcomes, std::greater<>(), &NamedOutcome::chance);
+  return outcomes;
+}
+
+void Acceptance::Observe(std::span<const ProposalNode> chain, size_t accepted) {
+  knows_confidence_ = chain.front().confidence > 0;
+  if (knows_confidence_) {
+    by_confidence_.Observe(chain, accepted);
+    all_.Observe(accepted > 0 ? 1 : 0);
+    return;
+  }
+  const auto judged = static_cast<double>(std::min(accepted + 1, chain.size()));
+  all_.Observe(static_cast<double>(accepted) / judged, judged);
+}
+
+void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for,
+                              bool hit) {
+  const size_t accepted = verdict.path.size();
+  const bool whole = accepted == chain.size();
+  if (drafted_for) (whole ? whole_hits_ : corrected_hits_).Observe(hit ? 1 : 0);
+  if (whole) return;
+  const std::vector<TokenId>& others = chain[accepted].alternatives;
+  for (size_t r = 0; r < std::min<size_t>(others.size(), kRanks); ++r) {
+    corrected_[r].Observe(others[r] == verdict.token ? 1 : 0);
+  }
+}
+
+double Acceptance::Of(int bin) const {
+  if (bin == AcceptanceByConfidence::kUnknown) return alpha();
+  return by_confidence_.Of(bin).Learnt(alpha(), kPriorOfABin);
+}
+
+double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
+  const double prior = kPriorTokens * (1 - alpha());
+  double rejected = prior, expected = prior;
+  for (int bin = 0; bin <= AcceptanceByConfidence::kUnknown; ++bin) {
+    rejected += own.judged(bin) - own.accepted(bin);
+    expected += own.judged(bin) * (1 - Of(bin));
+  }
+  return expected > 0 ? rejected / expected : 1;
+}
+
+std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> chain) const {
+  std::vector<double> accepted, corrected;
+  for (const ProposalNode& node : chain) {
+    accepted.push_back(Of(AcceptanceByConfidence::BinOf(node.confidence)));
+  }
+  for (size_t r = 0; r < kRanks; ++r) {
+    corrected.push_back(corrected_[r].Learnt(kCorrectedAtFirst[r], kPriorOfAnOutcome));
+  }
+  return LikelyOutcomes(chain, {accepted, corrected, WholeHit(alpha())});
+}
+
+void RoundCosts::ObserveVerify(const RoundTimes& times, int running) {
+  const v1::ItemTiming& verify = times.verify_server;
+  if (verify.batch_rows() == 0) return;
+  const double seconds = ComputeSeconds(verify);
+  verify_seconds_.Observe(seconds);
+  verify_rows_.Observe(verify.batch_rows());
+  verify_batch_.Observe(verify.batch_sequences());
+  if (running != 1) return;
+  verify_.Observe(verify.batch_rows(), seconds);
+  verify_wire_.Observe(Seconds(times.verify) - seconds);
+}
+
+void RoundCosts::ObserveChain(const RoundReport& round) {
+  proposed_.Observe(1);
+  const v1::ItemTiming& draft = round.times.draft_server;
+  const double seconds = ComputeSeconds(draft), batch = std::max<uint32_t>(draft.batch_sequences(), 1);
+  const double step = seconds / (round.ahead.steps > 0 ? round.ahead.steps : round.drafted());
+  step_seconds_.Observe(step);
+  draft_batch_.Observe(batch);
+  if (round.running != 1) return;
+  step_.Observe(batch, step);
+  if (round.ahead.steps > 0) return;
+  proposal_.Observe(round.drafted(), seconds);
+  draft_wire_.Observe(Seconds(round.times.draft) - seconds);
+}
+
+void RoundCosts::ObserveTree(const RoundReport& round) {
+  proposed_.Observe(1);
+  if (round.running != 1) return;
+  const double levels = Depth(*round.proposal);
+  step_.Observe(round.drafted() / levels, ComputeSeconds(round.times.draft_server) / levels);
+}
+
+void RoundCosts::ObserveFailure(const RoundTimes& times) {
+  proposed_.Observe(0);
+  failed_seconds_.Observe(Seconds(times.draft));
+}
+
+void RoundCosts::AgeDraft(double proposals) {
+  proposal_.Age(proposals);
+  step_.Age(proposals);
+  for (RunningMean* mean : {&step_seconds_, &draft_wire_, &draft_batch_, &proposed_, &failed_seconds_}) {
+    mean->Age(proposals);
+  }
+}
+
+double RoundCosts::Verify(int k, int running) const {
+  const double row = PerUnit(verify_, verify_seconds_, verify_rows_, running);
+  return verify_.fixed() / verify_batch_.mean(1) + row * (k + 1) +
+         verify_wire_.mean(0) / std::max(running, 1);
+}
+
+double RoundCosts::Propose(int k, int running) const {
+  if (running <= 1) return draft_wire_.mean(0) + proposal_.fixed() + k * proposal_.per_unit();
+  const double sequence = PerUnit(step_, step_seconds_, draft_batch_, running);
+  return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);
+}
+
+double RoundCosts::Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
+
+TreeCosts RoundCosts::tree() const {
+  return {.round = Verify(0, 1) - verify_.per_unit() + draft_wire_.mean(0) + proposal_.fixed(),
+          .row = verify_.per_unit(),
+          .level = proposal_.per_unit(),
+          .node = step_.per_unit()};
+}
+
+bool MeasuredChoice::Next() {
+  if (pause_ == 0) {
+    // Nothing is known yet, and the first rounds are slow for other reasons.
+    pause_ = kFirstPause;
+    rounds_left_ = kTrial;
+  }
+  if (rounds_left_-- == 0) {
+    if (trying_) {
+      EndTrial();
+    } else {
+      rounds_left_ = kTrial - 1;
+      trying_ = true;
+      // Measurements from long ago do not compare with the present.
+      (other_is_better_ ? usual_ : other_) = RunningMean();
+    }
+  }
+  return other_is_better_ != trying_;
+}
+
+void MeasuredChoice::EndTrial() {
+  const double present = (other_is_better_ ? other_ : usual_).mean(0);
+  const double tried = (other_is_better_ ? usual_ : other_).mean(present);
+  trying_ = false;
+  if (tried < kClearlyBetter * present) {
+    other_is_better_ = !other_is_better_;
+    pause_ = kFirstPause;
+  } else {
+    pause_ = std::min(2 * pause_, kLongestPause);
+  }
+  rounds_left_ = pause_ - 1;
+}
+
+void MeasuredChoice::Observe(bool other, double seconds, int tokens) {
+  if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
+}
+
+double TreeChoice::Stands(int depth, int rank) const {
+  const auto& ranks = accepted_[std::min(depth, kDepths - 1)];
+  const double first = ranks[0].Learnt(kFirstChildStands, kPriorWeight);
+  return rank == 0 ? first : ranks[rank].Learnt(ChildStands(rank, first), kPriorWeight);
+}
+
+void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs,
+                         Candidate& best) const {
+  std::array<std::array<double, kRanks>, kMostLevels> stands;
+  for (int level = 0; level < depth; ++level) {
+    for (int rank = 0; rank < kRanks; ++rank) stands[level][rank] = Stands(level, rank);
+  }
+  std::vector<double> reached;
+  std::array<int, kMostLevels> widths = {};
+  double tokens = 1, seconds = costs.round + costs.row;
+  bool is_chain = true;
+  for (const LikelyNode& node : tree) {
+    reached.push_back((node.parent < 0 ? 1 : reached[node.parent]) * stands[node.level][node.rank]);
+    tokens += reached.back();
+    // Nodes at one depth are a step of the draft, and rows of the next one.
+    const bool opens_level = widths[node.level]++ == 0;
+    const bool is_fed = node.level + 1 < depth;
+    seconds += costs.row + (opens_level ? costs.level : is_fed ? costs.node : 0);
+    is_chain = is_chain && node.rank == 0;
+    const bool is_as_deep = widths[depth - 1] > 0;
+    if (is_chain) {
+      best.chain_rate = std::max(best.chain_rate, tokens / seconds);
+    } else if (is_as_deep && tokens > best.rate * seconds) {
+      best.nodes = static_cast<int>(reached.size());
+      best.depth = depth;
+      best.rate = tokens / seconds;
+    }
+  }
+}
+
+TreeChoice::Candidate TreeChoice::Best(const TreeCosts& costs, int depth, int nodes) {
+  Candidate best;
+  nodes = std::min(nodes, kMostNodes);
+  for (int d = 1; d <= std::min(depth, kMostLevels); ++d) {
+    const auto [tree, is_new] = trees_.try_emplace({nodes, d});
+    if (is_new) tree->second = LikeliestNodes(nodes, d);
+    Compare(tree->second, d, costs, best);
+  }
+  return best;
+}
+
+std::optional<DraftLength> TreeChoice::Next(double chain_rate, const TreeCosts& costs, int depth, int nodes) {
+  if (!choice_.Next()) return std::nullopt;
+  const Candidate best = Best(costs, depth, nodes);
+  if (best.nodes == 0 || best.rate < std::max(kWorthATrial * chain_rate, kMoreThanAChain * best.chain_rate))
+    return std::nullopt;
+  return DraftLength{.most = best.depth, .tree = NodeBudget{best.nodes}};
+}
+
+void TreeChoice::Observe(const RoundReport& round) {
+  for (const OfferedNode& node : OfferedNodes(*round.proposal, round.verdict->path)) {
+    if (node.rank >= kRanks) continue;
+    accepted_[std::min(node.depth, kDepths - 1)][node.rank].Observe(node.accepted ? 1 : 0);
+  }
+  choice_.Observe(!IsChain(*round.proposal), Seconds(round.times.round), round.emitted);
+}
+
+}  // namespace outrider

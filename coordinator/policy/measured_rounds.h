@@ -1,0 +1,193 @@
+// What rounds were lately measured to take, in seconds, how often drafted tokens are accepted, and choices
+// between ways to make rounds by what each was measured to give.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "common/spec/proposal.h"
+#include "common/spec/tree_shape.h"
+#include "common/spec/verdict.h"
+#include "coordinator/generation/generation.h"
+#include "coordinator/servers/averages.h"
+
+namespace outrider {
+
+// How many of the draft's alternatives are considered in place of a rejected token.
+inline constexpr int kRanks = 4;
+
+// An outcome of a verification that can be named in advance: `accepted` tokens stand, then comes the draft's
+// alternative of that rank or, after a whole proposal, the token that the draft draws next.
+struct NamedOutcome {
+  size_t accepted = 0;
+  int rank = 0;  // from 0; unused after a whole proposal
+  double chance = 0;
+};
+
+// The chances of a proposal's outcomes, before it is verified.
+struct OutcomeChances {
+  std::span<const double> accepted;   // of each node, given that those before it are accepted
+  std::span<const double> corrected;  // that the alternative of each rank replaces a rejected token
+  double continued = 0;               // that the draft's next draw follows an accepted proposal
+};
+
+// Returns all outcomes, the likeliest first. A rejected token is never its own correction.
+std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances);
+
+// What all generations of one kind have observed of their drafter. One thread.
+class Acceptance {
+ public:
+  // Observes a round with a chain, in lockstep or ahead.
+  void Observe(std::span<const ProposalNode> chain, size_t accepted);
+  // Observes a round that ran ahead: whether any outcome of the chain was drafted for, and this one.
+  void ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for, bool hit);
+  // Ages as if that many rounds with a draft had been missed.
+  void Age(double rounds) { all_.Age(rounds); }
+
+  // The chance that the next token is accepted: the share of judged tokens that were. If the draft reports
+  // its confidence, drafts end where it is unsure; then the share of first tokens.
+  double alpha() const { return all_.mean(kUnknownAcceptance); }
+  // The same for a token in that bin of confidence.
+  double Of(int bin) const;
+  // The ratio of one generation's rejections, `own`, to those expected of tokens of the same confidence.
+  double ExcessOfRejections(const AcceptanceByConfidence& own) const;
+  bool knows_confidence() const { return knows_confidence_; }
+
+  // The chance that the outcome was drafted for: after a whole proposal, and after a correction.
+  double WholeHit(double alpha) const { return whole_hits_.Learnt(alpha, kPriorOfAnOutcome); }
+  double CorrectedHit() const { return corrected_hits_.Learnt(kUnknownCorrected, kPriorOfAnOutcome); }
+  std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
+
+ private:
+  // Confidence changes its meaning more slowly than times change, and a bin sees fewer tokens.
+  static constexpr double kConfidenceDecay = 0.998;
+  static constexpr double kUnknownAcceptance = 0.7;
+  // How often the draft's second, third, ... choice replaces a rejected token, and any that was drafted for,
+  // and how many observations these guesses count as.
+  static constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};
+  static constexpr double kUnknownCorrected = 0.35;
+  static constexpr double kPriorOfAnOutcome = 4;
+
+  RunningMean all_;
+  AcceptanceByConfidence by_confidence_{kConfidenceDecay};
+  bool knows_confidence_ = false;
+  RunningMean whole_hits_, corrected_hits_;
+  std::array<RunningMean, kRanks> corrected_;
+};
+
+// Costs of a tree, for a generation that runs alone.
+struct TreeCosts {
+  double round = 0;  // with nothing drafted, messages between the services included
+  double row = 0;    // each row of a verification
+  double level = 0;  // a step of the draft
+  double node = 0;   // each further node in a step of the draft
+};
+
+// Costs of rounds of one kind: with one drafter, in lockstep or ahead. All are linear:
+//
+//   a verification takes V + v rows, a draft step D + d sequences, a proposal of K tokens E + e K.
+//
+// E exists because the first step of a proposal takes longer: its weights are no longer near. V, D and E are
+// learned while one generation runs alone. Under load a step also takes longer because others use the same
+// processors; this counts as the cost of its rows or sequences. Sequences divide the cost of what they share.
+//
+// `running` is the number of generations in progress. One thread.
+class RoundCosts {
+ public:
+  void ObserveVerify(const RoundTimes& times, int running);
+  // The draft gave a chain, or a tree.
+  void ObserveChain(const RoundReport& round);
+  void ObserveTree(const RoundReport& round);
+  // Observes a round whose draft was asked and gave nothing.
+  void ObserveFailure(const RoundTimes& times);
+  // Ages as if that many proposals had been missed.
+  void AgeDraft(double proposals);
+
+  // Seconds to verify `k` drafted tokens.
+  double Verify(int k, int running) const;
+  // Seconds for a proposal of k > 0 tokens, messages included.
+  double Propose(int k, int running) const;
+  // Seconds for asking in vain, and the share of attempts that were not in vain.
+  double Failure(int running) const;
+  double proposed() const { return proposed_.mean(1); }
+  // Alone: what a draft's first step takes beyond others, each token, and another sequence in its steps.
+  double first_step() const { return proposal_.fixed(); }
+  double token() const { return proposal_.per_unit(); }
+  double sequence() const { return step_.per_unit(); }
+  TreeCosts tree() const;
+
+ private:
+  static constexpr double kFailureDecay = 0.98;  // a failure is forgotten within one pause between probes
+
+  // Learned while one runs alone. At first rows and sequences are assumed to cost little, tokens the mean.
+  LinearTime verify_{0.2}, proposal_{1}, step_{0.2};
+  RunningMean verify_wire_, draft_wire_;  // what messages add
+  // Always learned.
+  RunningMean verify_seconds_, verify_rows_, verify_batch_;
+  RunningMean step_seconds_, draft_batch_;
+  RunningMean proposed_{kFailureDecay}, failed_seconds_{kFailureDecay};
+};
+
+// The other way may be faster or slower than the usual one: drafting while the target verifies, for example,
+// is faster where draft and target have processors of their own. The better way is used for many rounds. The
+// other is tried for a few, the more rarely the more often it lost. One thread.
+class MeasuredChoice {
+ public:
+  // Whether the next round takes the other way.
+  bool Next();
+  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
+  void Observe(bool other, double seconds, int tokens);
+
+ private:
+  void EndTrial();
+
+  RunningMean usual_, other_;  // seconds per token
+  bool other_is_better_ = false;
+  bool trying_ = false;  // the worse way
+  int rounds_left_ = 0;  // of the trial, or until the next
+  int pause_ = 0;        // rounds from the end of a trial to the next
+};
+
+// Chooses between chains and trees for generations that run alone.
+//
+// A tree yields one token plus its accepted nodes. The child of rank r at depth d is accepted, if its parent
+// is, as often as was seen lately. Of all budgets and depths (NodeBudget), the one with the best predicted
+// rate is tried against the chain if it promises to be no slower, and whichever was measured to be faster is
+// used (MeasuredChoice). One thread.
+class TreeChoice {
+ public:
+  // Returns the tree to draft next, or nullopt for a chain, which is expected to yield `chain_rate` tokens
+  // per second. A tree may have at most `depth` levels and `nodes` nodes.
+  std::optional<DraftLength> Next(double chain_rate, const TreeCosts& costs, int depth, int nodes);
+
+  // Observes a round for which Next was asked.
+  void Observe(const RoundReport& round);
+
+ private:
+  static constexpr int kDepths = 4;  // deeper nodes count as the deepest of these
+  static constexpr int kRanks = kMaxBudgetChildren;
+  static constexpr double kShareDecay = 0.998;
+
+  // The best tree, its tokens per second, and those of the best chain.
+  struct Candidate {
+    int nodes = 0, depth = 0;
+    double rate = 0, chain_rate = 0;
+  };
+  Candidate Best(const TreeCosts& costs, int depth, int nodes);
+  void Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs, Candidate& best) const;
+  // The chance that the child of that rank is accepted, if its parent is.
+  double Stands(int depth, int rank) const;
+
+  struct Share : RunningMean {
+    Share() : RunningMean(kShareDecay) {}
+  };
+  std::array<std::array<Share, kRanks>, kDepths> accepted_;
+  std::map<std::pair<int, int>, std::vector<LikelyNode>> trees_;  // by nodes and depth
+  MeasuredChoice choice_;
+};
+
+}  // namespace outrider

@@ -4,7 +4,6 @@
 #include <span>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "common/engine/proposers/tree_growth.h"
 #include "common/spec/proposal.h"

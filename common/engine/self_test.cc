@@ -1,10 +1,6 @@
 #include "common/engine/self_test.h"
 
-#include <functional>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"

@@ -1,7 +1,6 @@
 #include "common/engine/work_item.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "common/engine/proposers/proposer.h"
 #include "common/engine/scheduler.h"
-#include "common/spec/check.h"
 #include "common/spec/status.h"
 #include "common/spec/tree_shape.h"
 

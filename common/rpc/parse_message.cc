@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/error.h"
 #include "common/spec/status.h"
 #include "common/text/utf8.h"
 

@@ -3,7 +3,6 @@
 // do.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>

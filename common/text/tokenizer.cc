@@ -12,7 +12,6 @@
 #include "common/kv/prefix_hash.h"
 #include "common/text/bpe_model.h"
 #include "common/text/pre_tokenizer.h"
-#include "common/text/strings.h"
 
 namespace outrider {
 namespace {

@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/spec/types.h"
 #include "common/text/added_tokens.h"

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/field_reader.h"

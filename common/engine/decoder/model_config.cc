@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/text/json.h"

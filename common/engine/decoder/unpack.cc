@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "common/engine/decoder/tensor_source.h"
 
 namespace outrider {
 namespace {

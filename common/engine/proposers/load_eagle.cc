@@ -2,13 +2,10 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/proposers/eagle.h"

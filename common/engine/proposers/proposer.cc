@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "common/engine/proposers/tree_growth.h"
-#include "common/spec/random.h"
 #include "common/spec/verify.h"
 
 namespace outrider {

@@ -1,7 +1,6 @@
 #include "common/engine/sequence/sequence_store.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "common/spec/check.h"

@@ -1,6 +1,5 @@
 #include "common/engine/torch/command.h"
 
-#include <utility>
 
 #include "absl/status/status.h"
 

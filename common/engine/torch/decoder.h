@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/engine/batch.h"
 #include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/runner_options.h"

@@ -10,7 +10,6 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"

@@ -8,7 +8,6 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 

@@ -58,11 +58,12 @@ class CpuBackend final : public Backend {
       return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
     }
     if (!packed.ok()) return packed.status();
-    const int kv_blocks =
-        KvBlocks(spec, options, AvailableMemory(), LayOutKv(spec, storage, options.block_size).block_bytes);
-    return CpuModel::Create(
-        spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows, options.observe},
-        options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()), threads);
+    const int64_t block_bytes = LayOutKv(spec, storage, options.block_size).block_bytes;
+    RunnerOptions sized = options;
+    sized.kv_blocks = KvBlocks(spec, options, AvailableMemory(), static_cast<size_t>(block_bytes));
+    return CpuModel::Create(spec, *std::move(packed), sized,
+                            options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
+                            threads);
   }
 };
 

@@ -51,11 +51,9 @@ struct LinearArgs {
   int k;  // even
   int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
-  const void* x;  // operands
-  int64_t x_stride;
-  void* y;  // float32; operands for kSiluMul
-  int64_t y_stride;
-  int y_columns;  // columns of y without padding
+  const void* x;      // operands, [rows, k]
+  void* y;            // [rows, y_columns], float32; operands for kSiluMul
+  int64_t y_columns;  // without padding
   // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
   // even.
   int first_panel;

@@ -25,8 +25,8 @@ void Multiplier::ToOperands(const float* from, int64_t count, char* to) const {
   for (int64_t i = 0; i < count; ++i) rounded[i] = ToBFloat16(from[i]);
 }
 
-void Multiplier::Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride,
-                          char* y, int y_stride) const {
+void Multiplier::Multiply(const Product& product, const Product& next, int rows, const char* x, char* y,
+                          int y_columns) const {
   if (rows == 0) return;
   const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
   thread_pool_.Run(partition.tasks, [&](int task, int worker) {
@@ -44,10 +44,8 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
     args.n = product.matrix.n;
     args.rows = rows;
     args.x = x;
-    args.x_stride = x_stride;
     args.y = y;
-    args.y_stride = y_stride;
-    args.y_columns = y_stride;
+    args.y_columns = y_columns;
     args.first_panel = partition.FirstPanel(task);
     args.last_panel = partition.FirstPanel(task + 1);
     args.next =
@@ -86,7 +84,7 @@ absl::Status CpuMatrix::Multiply(absl::Span<const float> x, absl::Span<float> y)
   operands_.resize(x.size() * multiplier_.operand_bytes());
   multiplier_.ToOperands(x.data(), static_cast<int64_t>(x.size()), operands_.data());
   const Product product = {matrix_, Epilogue::kStore};
-  multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(), matrix_.k,
+  multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(),
                        reinterpret_cast<char*>(y.data()), matrix_.n);
   return absl::OkStatus();
 }

@@ -39,8 +39,8 @@ class Multiplier {
   void ToOperands(const float* from, int64_t count, char* to) const;
 
   // `x` and `y` are as in LinearArgs; `next` is the product after this one.
-  void Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride, char* y,
-                int y_stride) const;
+  void Multiply(const Product& product, const Product& next, int rows, const char* x, char* y,
+                int y_columns) const;
 
  private:
   // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or

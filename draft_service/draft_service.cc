@@ -7,13 +7,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
-#include "common/serve/serve_item.h"
+#include "common/serve/item_service.h"
 #include "draft_service/draft_sampler.h"
+#include "outrider/v1/draft.grpc.pb.h"
 
 namespace outrider {
 namespace {
-
-using Results = Outbox<v1::ProposeResponse>;
 
 void SetNext(TokenId token, v1::ProposeResult* result) {
   result->mutable_next()->set_token(static_cast<uint32_t>(token));
@@ -35,7 +34,8 @@ void FillResult(const Answer& answer, v1::ProposeResult* result) {
 }
 
 // Posts the token drawn first, before the rest is drafted.
-void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& results, WorkItem& work) {
+void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results,
+              WorkItem& work) {
   work.on_next = [results, id = update.sequence_id(), round = update.round()](TokenId next) {
     v1::ProposeResult result;
     result.set_sequence_id(id);
@@ -116,22 +116,28 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 
 }  // namespace
 
-void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
-  if (HandleControlItem(item, worker_)) return;
-  if (item.has_promote()) {
-    const auto id = ParseSequenceId(item.promote().sequence_id());
-    if (id.ok()) worker_.Promote(*id, DeadlineOf(item.promote().budget()));
-    return;
-  }
-  const v1::ProposeItem& propose = item.propose();
-  SubmitItem(
-      item.has_propose() ? &propose.sequence() : nullptr, static_cast<int>(info_.vocab_size()),
-      default_top_n_,
-      [&](WorkItem& work) {
-        if (propose.draw_next()) PostNext(propose.sequence(), results, work);
-        return ParsePropose(propose, info_, work);
-      },
-      FillResult, results, worker_);
+std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
+                                                int default_top_n) {
+  using Raw = v1::Draft::WithRawMethod_Propose<v1::Draft::Service>;
+  using Service = ItemService<Raw, v1::ProposeRequest, v1::ProposeResponse, &Raw::RequestPropose>;
+  return std::make_unique<Service>(
+      worker, info,
+      [&worker, &info, default_top_n](const v1::DraftItem& item, const Service::Results& results) {
+        if (item.has_promote()) {
+          const auto id = ParseSequenceId(item.promote().sequence_id());
+          if (id.ok()) worker.Promote(*id, DeadlineOf(item.promote().budget()));
+          return;
+        }
+        const v1::ProposeItem& propose = item.propose();
+        SubmitItem(
+            item.has_propose() ? &propose.sequence() : nullptr, static_cast<int>(info.vocab_size()),
+            default_top_n,
+            [&](WorkItem& work) {
+              if (propose.draw_next()) PostNext(propose.sequence(), results, work);
+              return ParsePropose(propose, info, work);
+            },
+            FillResult, results, worker);
+      });
 }
 
 ModelServiceSpec DraftSpec() {
@@ -156,10 +162,8 @@ ModelServiceSpec DraftSpec() {
                 ->capture_default_str();
           },
       .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
-      .make_service =
-          [top_n](Worker& worker, const v1::ServerInfo& info) {
-            return std::make_unique<DraftService>(worker, info, *top_n);
-          }};
+      .make_service = [top_n](Worker& worker,
+                              const v1::ServerInfo& info) { return MakeDraftService(worker, info, *top_n); }};
 }
 
 }  // namespace outrider

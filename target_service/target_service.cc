@@ -11,13 +11,12 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/serve/serve_item.h"
+#include "common/serve/item_service.h"
+#include "outrider/v1/target.grpc.pb.h"
 #include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {
-
-using Results = Outbox<v1::VerifyResponse>;
 
 // Tokens kept of a proposal's distributions where the request does not say: the draft service's default.
 constexpr int kDefaultTopN = 64;
@@ -137,12 +136,18 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
 
 }  // namespace
 
-void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-  if (HandleControlItem(item, worker_)) return;
-  const int vocab_size = static_cast<int>(info_.vocab_size());
-  SubmitItem(
-      item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, std::min(kDefaultTopN, vocab_size),
-      [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, FillResult, results, worker_);
+std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info) {
+  using Raw = v1::Target::WithRawMethod_Verify<v1::Target::Service>;
+  using Service = ItemService<Raw, v1::VerifyRequest, v1::VerifyResponse, &Raw::RequestVerify>;
+  return std::make_unique<Service>(
+      worker, info, [&worker, &info](const v1::TargetItem& item, const Service::Results& results) {
+        const int vocab_size = static_cast<int>(info.vocab_size());
+        SubmitItem(
+            item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size,
+            std::min(kDefaultTopN, vocab_size),
+            [&](WorkItem& work) { return ParseVerify(item.verify(), info, work); }, FillResult, results,
+            worker);
+      });
 }
 
 ModelServiceSpec TargetSpec() {
@@ -165,10 +170,7 @@ ModelServiceSpec TargetSpec() {
               [](const v1::ServerInfo& info) {
                 return std::make_unique<RejectionSampler>(info.tree_row_invariant() || info.inexact_trees());
               },
-          .make_service =
-              [](Worker& worker, const v1::ServerInfo& info) {
-                return std::make_unique<TargetService>(worker, info);
-              }};
+          .make_service = MakeTargetService};
 }
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 
@@ -55,13 +56,6 @@ absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
   std::memcpy(&id.hi, bytes.data(), sizeof(id.hi));
   std::memcpy(&id.lo, bytes.data() + sizeof(id.hi), sizeof(id.lo));
   return id;
-}
-
-std::string SerializeSequenceId(const SequenceId& id) {
-  std::string bytes(sizeof(id.hi) + sizeof(id.lo), '\0');
-  std::memcpy(bytes.data(), &id.hi, sizeof(id.hi));
-  std::memcpy(bytes.data() + sizeof(id.hi), &id.lo, sizeof(id.lo));
-  return bytes;
 }
 
 absl::Status InvalidItem(absl::string_view reason, absl::string_view message) {

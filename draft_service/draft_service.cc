@@ -153,13 +153,11 @@ ModelServiceSpec DraftSpec() {
             app.add_option("--top-n", *top_n,
                            "tokens kept of a distribution unless a request says otherwise; as many as the "
                            "vocabulary or more: all")
-                ->check(CLI::Range(1, 1 << 30))
-                ->capture_default_str();
+                ->check(CLI::Range(1, 1 << 30));
             app.add_option("--frequent-tokens", runner.frequent_tokens,
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
                            "folder, which makes the head smaller; 0: all")
-                ->check(CLI::Range(0, 1 << 24))
-                ->capture_default_str();
+                ->check(CLI::Range(0, 1 << 24));
           },
       .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
       .make_service = [top_n](Worker& worker,

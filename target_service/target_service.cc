@@ -159,7 +159,8 @@ ModelServiceSpec TargetSpec() {
                 app.add_option("--heads", runner.heads,
                                "folder of heads with which the target proposes tokens itself; may be given "
                                "several times")
-                    ->type_name("DIR");
+                    ->type_name("DIR")
+                    ->default_str("");
                 app.add_flag("--inexact-trees", *inexact_trees,
                              "with an engine that rounds a tree otherwise than a chain: take trees also for "
                              "greedy decoding and the coupled rule, whose tokens may then differ from plain "

@@ -127,7 +127,7 @@ asio::awaitable<std::optional<HttpProblem>> HttpConnection::ReadBody(HttpParser&
   parser.AllowBody();
   if (parser.problem()) co_return parser.problem();
   if (parser.expects_continue() && !parser.done() && stream_->received().empty()) {
-    const bool sent = co_await stream_->Write(kHttpContinue, limits_.write);
+    const bool sent = co_await stream_->Write("HTTP/1.1 100 Continue\r\n\r\n", limits_.write);
     if (!sent) co_return HttpProblem{0, "the client has gone"};
   }
   co_return co_await Read(parser, &HttpParser::done, Clock::now() + limits_.body);
@@ -169,12 +169,13 @@ asio::awaitable<bool> HttpConnection::SendPieces(const HttpResponse& response, s
                                                  bool chunks) {
   while (const std::optional<std::string> piece = co_await response.next_piece()) {
     // An empty chunk would be the end.
-    if (!piece->empty()) text += chunks ? HttpChunk(*piece) : *piece;
+    if (chunks && !piece->empty()) absl::StrAppend(&text, absl::Hex(piece->size()), "\r\n", *piece, "\r\n");
+    if (!chunks) text += *piece;
     const bool sent = co_await stream_->Write(text, limits_.write);
     if (!sent) co_return false;
     text.clear();
   }
-  if (chunks) text += kLastHttpChunk;
+  if (chunks) text += "0\r\n\r\n";
   co_return co_await stream_->Write(text, limits_.write);
 }
 
@@ -242,7 +243,10 @@ void HttpServer::Begin(tcp::socket socket) {
   socket.set_option(tcp::no_delay(true), ignored);
   auto connection = std::make_shared<HttpConnection>(
       std::make_shared<HttpStream>(std::move(socket), tls_ == nullptr ? nullptr : tls_->Current()), handlers_,
-      limits_, [this](bool busy) { Count(busy); });
+      limits_, [this](bool busy) {
+        absl::MutexLock lock(&mutex_);
+        answering_ += busy ? 1 : -1;
+      });
   connections_.insert(connection);
   served_ += served;
   absl::Cleanup not_begun = [&] { End(connection, served, nullptr); };
@@ -267,11 +271,6 @@ void HttpServer::End(const Connection& connection, bool served, const std::excep
   connections_.erase(connection);
   served_ -= served;
   if (thrown) LogException("http connection ended by an exception", thrown);
-}
-
-void HttpServer::Count(bool busy) {
-  absl::MutexLock lock(&mutex_);
-  answering_ += busy ? 1 : -1;
 }
 
 void HttpServer::Finish(absl::Duration patience) {

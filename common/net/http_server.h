@@ -113,7 +113,6 @@ class HttpServer {
   // if none waits.
   bool MakeRoom();
   void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
-  void Count(bool busy);
 
   const std::unique_ptr<TlsFiles> tls_;
   const HttpLimits limits_;

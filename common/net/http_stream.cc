@@ -123,8 +123,9 @@ std::shared_ptr<ssl::context> TlsFiles::Current() {
   return context_;
 }
 
-std::string NameOfPeer(SSL* connection) {
-  const Certificate certificate(SSL_get1_peer_certificate(connection));
+std::string HttpStream::ClientCertificate() {
+  if (!tls_) return "";
+  const Certificate certificate(SSL_get1_peer_certificate(tls_->native_handle()));
   if (certificate == nullptr) return "";
   const Names names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
@@ -158,8 +159,6 @@ asio::awaitable<bool> HttpStream::Handshake(Clock::time_point deadline) {
   }
   co_return !error_;
 }
-
-std::string HttpStream::ClientCertificate() { return tls_ ? NameOfPeer(tls_->native_handle()) : ""; }
 
 std::string HttpStream::ClientAddress() const {
   error_code error;

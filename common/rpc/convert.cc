@@ -241,15 +241,8 @@ v1::Verdict SerializeVerdict(const Verdict& verdict) {
 }
 
 v1::TokenKind ToProto(Verdict::Kind kind) {
-  switch (kind) {
-    case Verdict::Kind::kPlain:
-      return v1::TOKEN_KIND_PLAIN;
-    case Verdict::Kind::kCorrected:
-      return v1::TOKEN_KIND_CORRECTED;
-    case Verdict::Kind::kBonus:
-      return v1::TOKEN_KIND_BONUS;
-  }
-  return v1::TOKEN_KIND_UNSPECIFIED;
+  constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_PLAIN, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS};
+  return kKinds[static_cast<int>(kind)];
 }
 
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,

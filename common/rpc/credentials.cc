@@ -24,17 +24,6 @@ constexpr unsigned kRefreshSeconds = 1;
 constexpr char kHeader[] = "authorization";
 
 // gRPC does not report a file that it cannot use: every handshake just fails.
-absl::Status CheckPem(const std::string& path, absl::string_view what) {
-  std::ifstream in(path);
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (absl::StrContains(text.str(), "-----BEGIN ") && absl::StrContains(text.str(), what)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": is not a PEM file with a ", what));
-}
-
 absl::Status CheckFiles(const std::string& cert, const std::string& key, const std::string& ca) {
   if (cert.empty() != key.empty()) {
     return absl::InvalidArgumentError("a certificate and its private key must be given together");
@@ -42,7 +31,13 @@ absl::Status CheckFiles(const std::string& cert, const std::string& key, const s
   for (const auto& [path, what] :
        {std::pair(cert, "CERTIFICATE"), std::pair(key, "PRIVATE KEY"), std::pair(ca, "CERTIFICATE")}) {
     if (path.empty()) continue;
-    if (absl::Status status = CheckPem(path, what); !status.ok()) return status;
+    std::ifstream in(path);
+    if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    std::ostringstream text;
+    text << in.rdbuf();
+    if (!absl::StrContains(text.str(), "-----BEGIN ") || !absl::StrContains(text.str(), what)) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ": is not a PEM file with a ", what));
+    }
   }
   return absl::OkStatus();
 }

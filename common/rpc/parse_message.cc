@@ -7,7 +7,6 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/status.h"
@@ -67,15 +66,6 @@ bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::prot
   return true;
 }
 
-std::string Flatten(const grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> slices;
-  std::string flat;
-  if (!bytes.Dump(&slices).ok()) return flat;
-  for (const grpc::Slice& slice : slices)
-    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return flat;
-}
-
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
@@ -95,7 +85,8 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
   grpc::ProtoBufferReader reader(source);
   if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   UnknownFieldSet fields;
-  if (fields.ParseFromString(Flatten(bytes))) {
+  grpc::ProtoBufferReader again(source);
+  if (again.status().ok() && fields.ParseFromZeroCopyStream(&again)) {
     const std::string path = FindInvalidText(fields, *message->GetDescriptor());
     if (!path.empty()) return FieldError(path, "valid UTF-8", "invalid UTF-8");
   }

@@ -30,14 +30,6 @@ namespace {
 // gRPC silently drops a listener that fails to accept, for example for lack of descriptors.
 constexpr absl::Duration kPortTimeout = absl::Seconds(16);
 
-// Raises the limit to what the administrator allows, from what a shell starts with.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
   const absl::Status status = CheckListenAddress(listen);
   return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
@@ -170,7 +162,11 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   }
   // Nobody need read the log: a write to a closed pipe must fail, not end the process.
   signal(SIGPIPE, SIG_IGN);
-  RaiseDescriptorLimit();
+  // Raises the limit of descriptors to what the administrator allows, from what a shell starts with.
+  if (rlimit limit{}; getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
   GiveQueuesTheirConnections();
   std::string error;
   try {
@@ -230,7 +226,9 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
            {{"version", std::string(kVersion)}})
       ->Set(1);
   ServerOptions options = flags.server;
-  options.security.on_refused = LogRefusedTokens;
+  options.security.on_refused = [](int calls) {
+    LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
+  };
   for (const Endpoint& endpoint : endpoints) {
     auto rpc = RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller);
     if (!rpc.ok()) return rpc.status();

@@ -223,12 +223,9 @@ void ReadRope(FieldReader& fields, DecoderConfig& spec) {
       ReadRopeParameters(full, spec);
       RequireValue(sliding, "rope_type", "default");
       spec.sliding_rope_theta = sliding.Positive("rope_theta");
-      rope.TakeError(full);
-      rope.TakeError(sliding);
     } else {
       ReadRopeParameters(rope, spec);
     }
-    fields.TakeError(rope);
   }
 }
 
@@ -241,8 +238,6 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   config.decoder = ReadDecoder(fields);
   config.quantization = ReadQuantization(fields);
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
-  if (!fields.status().ok()) return fields.status();
-
   const int vocab = config.decoder.vocab_size;
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
   if (!bos.empty()) config.bos_token_id = bos[0];

@@ -95,20 +95,6 @@ std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& co
   return std::nullopt;
 }
 
-// Checks that the folder was trained for this target, if it names one.
-absl::Status CheckTarget(const HeadFolder& folder) {
-  FieldReader& fields = folder.fields;
-  const std::string trained_for = fields.String("target_weights_hash", "");
-  const std::string own = absl::StrCat(absl::Hex(folder.target.weights_hash, absl::kZeroPad16));
-  if (!trained_for.empty() && trained_for != own) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder.dir, "/config.json: trained for a target with the weights ", trained_for,
-                     ", but those of ", folder.target.options.model_dir, " are ", own));
-  }
-  CheckSizes(fields, folder.target.decoder);
-  return fields.status();
-}
-
 Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const std::string path = dir + "/config.json";
   const absl::StatusOr<nlohmann::json> config = JsonObjectIn(path);
@@ -120,7 +106,15 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
     fields.Fail("proposer", "must be one of ", absl::StrJoin(kProposerNames, ", "));
     return fields.status();
   }
-  if (absl::Status status = CheckTarget(folder); !status.ok()) return status;
+  const std::string trained_for = fields.String("target_weights_hash", "");
+  const std::string own = absl::StrCat(absl::Hex(target.weights_hash, absl::kZeroPad16));
+  if (!trained_for.empty() && trained_for != own) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": trained for a target with the weights ",
+                                                   trained_for, ", but those of ", target.options.model_dir,
+                                                   " are ", own));
+  }
+  CheckSizes(fields, target.decoder);
+  if (!fields.status().ok()) return fields.status();
   switch (*kind) {
     case ProposerKind::kMedusa:
       return LoadMedusa(folder);

@@ -22,21 +22,6 @@ constexpr size_t kWaitingPerSequence = 4;
 // How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
-SequenceLimits LimitsOf(const Runner& runner) {
-  return {.context = runner.config().decoder.max_position_embeddings,
-          .vocab = runner.config().decoder.vocab_size,
-          .kv_blocks = runner.kv_blocks(),
-          .block_size = runner.block_size()};
-}
-
-void Refuse(const WorkItem& item, absl::Status status) {
-  Answer refusal;
-  refusal.status = std::move(status);
-  // The sender's own number, which nobody has checked.
-  refusal.num_computed = static_cast<int>(item.base);
-  item.answer(refusal);
-}
-
 // A sequence whose answer has its verdict.
 struct VerdictToFollow {
   SequenceState* sequence = nullptr;
@@ -61,12 +46,6 @@ Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
   const std::optional<ProposerKind> kind = sequence.params().proposer;
   const bool verifies = !std::holds_alternative<ProposeWork>(sequence.work());
   return kind && verifies ? runner.proposer(*kind) : nullptr;
-}
-
-// Whether the item in progress asks for a proposal and there is a proposer.
-bool WantsProposal(const Runner& runner, const SequenceState& sequence) {
-  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
-  return verify != nullptr && verify->propose && ProposerOf(runner, sequence) != nullptr;
 }
 
 // The request, limited to what proposer and context allow.
@@ -126,8 +105,11 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       source_(std::move(source)),
       mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), source_),
       store_(
-          LimitsOf(*runner_), options.sequences,
-          [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
+          {.context = runner_->config().decoder.max_position_embeddings,
+           .vocab = runner_->config().decoder.vocab_size,
+           .kv_blocks = runner_->kv_blocks(),
+           .block_size = runner_->block_size()},
+          options.sequences, [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
           [this](std::span<const BlockId> blocks, std::span<const SlotMove> moves) {
             runner_->MoveSlots(blocks, moves);
           }) {
@@ -144,19 +126,15 @@ void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
   CountItems(1);  // first, since the engine may finish it before this thread goes on
   const Mailbox::Outcome outcome = mailbox_.PutItem(item);
-  if (outcome != Mailbox::Outcome::kTaken) CountItems(-1);
-  switch (outcome) {
-    case Mailbox::Outcome::kTaken:
-      return runner_->Wake();
-    case Mailbox::Outcome::kFull:
-      return Refuse(item, MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
-                                    "server_busy: too many items wait"));
-    case Mailbox::Outcome::kClosed:
-      return Refuse(item, MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                                    "draining: the server takes no new items"));
-    case Mailbox::Outcome::kClosedAgain:
-      return;
-  }
+  if (outcome == Mailbox::Outcome::kTaken) return runner_->Wake();
+  CountItems(-1);
+  if (outcome == Mailbox::Outcome::kClosedAgain) return;
+  // With the sender's own number of computed tokens, which nobody has checked.
+  item.answer(Refusal(
+      outcome == Mailbox::Outcome::kFull
+          ? MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: too many items wait")
+          : MakeError(absl::StatusCode::kUnavailable, "DRAINING", "draining: the server takes no new items"),
+      static_cast<int>(item.base)));
 }
 
 void Worker::Run() {
@@ -165,7 +143,12 @@ void Worker::Run() {
   while (mailbox_.Take(/*busy=*/!store_.active().empty(), next_lease_check, commands)) {
     iterations_.fetch_add(1, std::memory_order_relaxed);
     for (Command& command : commands) {
-      std::visit([this](auto& c) { Handle(std::move(c)); }, command);
+      if (auto* const item = std::get_if<WorkItem>(&command)) {
+        ++items_;
+        if (SequenceState* const sequence = store_.Admit(std::move(*item))) sampler_->Begin(*sequence);
+      } else {
+        std::get<1>(command)(store_);
+      }
     }
     if (const absl::Time now = absl::Now(); now >= next_lease_check) {
       next_lease_check = now + kLeaseCheck;
@@ -184,11 +167,6 @@ void Worker::Run() {
 void Worker::CountItems(int more) {
   counted_items_.fetch_add(more, std::memory_order_relaxed);
   if (hooks_.on_items) hooks_.on_items(more);
-}
-
-void Worker::Handle(WorkItem item) {
-  ++items_;
-  if (SequenceState* sequence = store_.Admit(std::move(item))) sampler_->Begin(*sequence);
 }
 
 void Worker::EndExpired() {
@@ -345,7 +323,9 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
   std::vector<VerdictToFollow> to_follow;
   for (const Decision& decision : decisions) {
     SequenceState& sequence = *decision.sequence;
-    if (decision.done.ok() && *decision.done && WantsProposal(*runner_, sequence)) {
+    const auto* const verify = std::get_if<VerifyWork>(&sequence.work());
+    const bool wants_proposal = verify != nullptr && verify->propose && ProposerOf(*runner_, sequence);
+    if (decision.done.ok() && *decision.done && wants_proposal) {
       to_follow.push_back(ToFollow(sequence, decision.hidden));
     } else if (!decision.done.ok() || *decision.done) {
       store_.Finish(sequence, decision.done.status());

@@ -51,12 +51,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
     fill_result(a, &result);
     results->Post(std::move(result));
   };
-  const auto refuse = [&](absl::Status status) {
-    Answer refusal;
-    refusal.status = std::move(status);
-    answer(refusal);
-  };
-  if (update == nullptr) return refuse(InvalidItem("ITEM_EMPTY", "the item is empty"));
+  if (update == nullptr) return answer(Refusal(InvalidItem("ITEM_EMPTY", "the item is empty"), 0));
   // The first update of a sequence carries the request's context, and the first after the server lost it.
   if (update->has_context() && LogEnabled(LogLevel::kDebug)) {
     LogDebug("sequence", {{"request_id", update->context().request_id()},
@@ -66,7 +61,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
                           {"tokens", update->tokens_size()}});
   }
   absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);
-  if (!work.ok()) return refuse(work.status());
+  if (!work.ok()) return answer(Refusal(work.status(), 0));
   work->invalid.Update(parse_work(*work));
   work->answer = std::move(answer);
   worker.Submit(*std::move(work));

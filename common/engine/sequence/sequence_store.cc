@@ -20,13 +20,6 @@ absl::Status ParamsUnknown() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "PARAMS_UNKNOWN", "params_unknown");
 }
 
-Answer Refusal(absl::Status status, int num_computed) {
-  Answer answer;
-  answer.status = std::move(status);
-  answer.num_computed = num_computed;
-  return answer;
-}
-
 }  // namespace
 
 SequenceStore::SequenceStore(const SequenceLimits& limits, const SequenceStoreOptions& options,

@@ -134,7 +134,6 @@ class Decoder {
   at::Tensor Layer(int layer, at::Tensor x, const Angles& angles, const Step& step);
   // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
-  at::Tensor Activate(const at::Tensor& x) const;
   void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
   // Sums the outputs of all ranks' shares of a layer.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }

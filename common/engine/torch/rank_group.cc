@@ -46,7 +46,10 @@ std::string AwaitOwnAddress(const Rendezvous& rendezvous) {
   }
 }
 
-c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
+                                                const Rendezvous& rendezvous) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(AwaitOwnAddress(rendezvous)));
   c10d::TCPStoreOptions store;
   store.port = rendezvous.port;
   store.isServer = options.rank == 0;
@@ -54,15 +57,8 @@ c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const 
   store.timeout = kPatience;
   if (options.rank == 0) store.masterListenFd = ListenAt(rendezvous);
   if (options.on_wait) options.on_wait();
-  return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store);
-}
-
-c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
-                                                const Rendezvous& rendezvous) {
-  auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
-  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(AwaitOwnAddress(rendezvous)));
-  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(MakeStore(options, rendezvous), options.rank,
-                                                           options.size, gloo);
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store), options.rank, options.size, gloo);
   group->setTimeout(kForever);
   return group;
 }

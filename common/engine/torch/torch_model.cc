@@ -42,11 +42,6 @@ LogitsView OnHost(const at::Tensor& logits) {
           static_cast<int>(logits.size(1))};
 }
 
-absl::StatusOr<std::unique_ptr<StepRunner>> RunnerFor(std::optional<int> cuda_device, bool high_priority) {
-  if (cuda_device.has_value()) return LoadCudaRunner(*cuda_device, high_priority);
-  return std::make_unique<CpuRunner>();
-}
-
 // A weight matrix [n, k] on the runner's device.
 class TorchMatrix final : public Matrix {
  public:
@@ -73,7 +68,8 @@ absl::StatusOr<std::unique_ptr<Model>> TorchModel::Create(const DecoderConfig& s
                                                           const TensorSource& weights,
                                                           std::optional<int> cuda_device,
                                                           const RunnerOptions& options) {
-  absl::StatusOr<std::unique_ptr<StepRunner>> runner = RunnerFor(cuda_device, options.high_priority);
+  absl::StatusOr<std::unique_ptr<StepRunner>> runner = std::make_unique<CpuRunner>();
+  if (cuda_device.has_value()) runner = LoadCudaRunner(*cuda_device, options.high_priority);
   if (!runner.ok()) {
     return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
                                                              runner.status().message()));
@@ -262,12 +258,12 @@ absl::Status TorchModel::Follow() {
 absl::Status TorchModel::Obey(absl::Span<const int64_t> numbers) {
   const absl::StatusOr<Command> command = Command::Decode(numbers);
   if (!command.ok()) return command.status();
-  if (!command->batch().empty()) {
-    runner_->ToHost(Compute(command->batch(), PassOptions()));
-  } else if (!command->moves().empty()) {
-    decoder_->cache().MoveSlots(command->blocks(), command->moves());
+  if (!command->batch.empty()) {
+    runner_->ToHost(Compute(command->batch, PassOptions()));
+  } else if (!command->moves.empty()) {
+    decoder_->cache().MoveSlots(command->blocks, command->moves);
   } else {
-    decoder_->cache().CopyBlock(command->from(), command->to());
+    decoder_->cache().CopyBlock(command->from, command->to);
   }
   return absl::OkStatus();
 }

@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <string>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 
 namespace outrider {
@@ -26,8 +24,6 @@ struct SequenceId {
   friend H AbslHashValue(H h, const SequenceId& id) {
     return H::combine(std::move(h), id.hi, id.lo);
   }
-  // 32 hexadecimal digits.
-  std::string ToString() const { return absl::StrFormat("%016x%016x", hi, lo); }
 };
 
 // Entries keep their address until they are released, erased or expire. The last `max_tombstones` released

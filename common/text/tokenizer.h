@@ -80,10 +80,6 @@ class Tokenizer {
   // Whether `token` is an added token marked special. False for ids outside the vocabulary.
   bool IsSpecial(TokenId token) const;
 
-  // The tokens that Encode adds before and after the text with add_special_tokens.
-  std::span<const TokenId> prefix_tokens() const { return prefix_; }
-  std::span<const TokenId> suffix_tokens() const { return suffix_; }
-
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
   // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of
   // keys, form of merges, or explicit defaults. Not cryptographic.
@@ -99,8 +95,7 @@ class Tokenizer {
   std::unique_ptr<const AddedTokens> added_;
   std::unique_ptr<const PreTokenizer> pre_tokenizer_;
   std::unique_ptr<const BpeModel> model_;
-  std::vector<TokenId> prefix_;
-  std::vector<TokenId> suffix_;
+  std::vector<TokenId> prefix_, suffix_;  // around the text, with add_special_tokens
   Spelling spelling_;
   std::vector<std::string> bytes_;  // [vocab_size]
   std::vector<bool> special_;       // [vocab_size]

@@ -167,10 +167,6 @@ TEST(CachedSequence, HashesAndBlocksStayRightUnderRandomItems) {
 absl::Time At(int seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
 SequenceId Id(uint64_t n) { return {0, n}; }
 
-TEST(SequenceId, PrintsAs32HexDigits) {
-  EXPECT_EQ((SequenceId{0xabc, 1}).ToString(), "0000000000000abc0000000000000001");
-}
-
 TEST(LeaseTable, FreesWhatWasNotTouchedInTime) {
   LeaseTable<int> table;
   for (int i = 1; i <= 3; ++i) EXPECT_EQ(*table.Insert(Id(i), At(i), 10 * i), 10 * i);

@@ -37,17 +37,14 @@ void Remove(TokenId token, Distribution& q) {
   q.total = SumWeights(q.weights);
 }
 
-Distribution PointMassOn(TokenId token) {
-  return {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
-}
-
 std::vector<ProposalNode> FirstChoices(const SiblingDraw& draw, const WeightRow& row, const RandomKey& key,
                                        uint64_t position, Noise& noise) {
   std::vector<ProposalNode> siblings = {Propose(draw.rule, row, draw.top_n, position, noise)};
   const TokenId first = siblings[0].token;
   for (TokenId token : Alternatives(draw.rule, row, key, position, first, draw.count - 1)) {
-    siblings.push_back(
-        {.token = token, .q = draw.rule == Rule::kCoupled ? Distribution{} : PointMassOn(token)});
+    Distribution q;
+    if (draw.rule != Rule::kCoupled) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
+    siblings.push_back({.token = token, .q = std::move(q)});
   }
   return siblings;
 }

@@ -11,11 +11,6 @@
 namespace outrider {
 namespace {
 
-// Bytes that are printable in Latin-1 stand for themselves; the others become U+0100, U+0101, ... in order.
-constexpr bool StandsForItself(int byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
-}
-
 constexpr int kCodePoints = 0x100 + 68;  // 68 bytes don't stand for themselves.
 
 struct Alphabet {
@@ -23,12 +18,14 @@ struct Alphabet {
   std::array<int16_t, kCodePoints> byte{};  // -1 for code points outside the alphabet.
 };
 
+// Bytes that are printable in Latin-1 stand for themselves; the others become U+0100, U+0101, ... in order.
 constexpr Alphabet MakeAlphabet() {
   Alphabet alphabet;
   for (int16_t& byte : alphabet.byte) byte = -1;
   int next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
-    const int code_point = StandsForItself(byte) ? byte : next++;
+    const bool prints = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    const int code_point = prints ? byte : next++;
     alphabet.code_point[byte] = static_cast<uint16_t>(code_point);
     alphabet.byte[code_point] = static_cast<int16_t>(byte);
   }

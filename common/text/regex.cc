@@ -113,10 +113,6 @@ class Search {
 constexpr std::array<std::string_view, 14> kCategories = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M",
                                                           "N", "Nd", "Nl", "No", "P",  "S",  "Z"};
 
-bool IsCategory(std::string_view name) {
-  return std::find(kCategories.begin(), kCategories.end(), name) != kCategories.end();
-}
-
 // The content of a character class for a general category. "L" includes "Lu", "Ll" and so on.
 std::string CategoryMembers(std::string_view category) {
   std::string members = Concat("\\p{", category, "}");
@@ -196,16 +192,17 @@ class Translator {
     if (rest_.size() < 3 || rest_[2] != '{' || end == std::string_view::npos)
       return Unsupported("\\p without {}");
     const std::string_view name = rest_.substr(3, end - 3);
-    if (!IsCategory(name)) return Unsupported(rest_.substr(0, end + 1));
+    if (std::find(kCategories.begin(), kCategories.end(), name) == kCategories.end()) {
+      return Unsupported(rest_.substr(0, end + 1));
+    }
     return Set(CategoryMembers(name), rest_[1] == 'P', end + 1);
   }
 
   absl::Status CodePoint() {
     const std::string_view digits = rest_.substr(2, 4);
-    for (const char digit : digits) {
-      if (!absl::ascii_isxdigit(digit)) return Unsupported("\\u without four digits");
+    if (digits.size() < 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
+      return Unsupported("\\u without four digits");
     }
-    if (digits.size() < 4) return Unsupported("\\u without four digits");
     out_ += Concat("\\x{", digits, "}");
     rest_.remove_prefix(6);
     return absl::OkStatus();

@@ -132,15 +132,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
   const std::optional<std::string> json = ReadFile(path);
   if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  return Make(*json, path, folder.empty() ? "." : folder);
+  return Parse(*json, path, folder.empty() ? "." : folder);
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
-  return Make(json, name, /*folder=*/"");
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(std::string_view json, std::string_view name,
-                                                           const std::string& folder) {
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name,
+                                                            const std::string& folder) {
   absl::StatusOr<TokenizerSpec> parsed = ParseTokenizerJson(json);
   if (!parsed.ok()) return WithName(name, parsed.status());
   TokenizerSpec& spec = *parsed;

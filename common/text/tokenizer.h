@@ -39,8 +39,10 @@ class Tokenizer {
   // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
-  // The same for the content of such a file alone; `name` replaces the path in messages.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
+  // The same for the content of such a file; `name` replaces the path in messages. With the tokens of the
+  // files in `folder`, unless that is empty.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name,
+                                                          const std::string& folder = "");
 
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -87,9 +89,6 @@ class Tokenizer {
 
  private:
   Tokenizer();
-  // With the tokens of the files in `folder`, unless that is empty.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(std::string_view json, std::string_view name,
-                                                         const std::string& folder);
   void AddToken(const std::string& token, TokenId id, bool special);
 
   std::unique_ptr<const AddedTokens> added_;

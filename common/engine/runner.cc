@@ -17,11 +17,6 @@
 namespace outrider {
 namespace {
 
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxBlockSize = 1 << 20;
-constexpr int kMaxBatchRows = 1 << 16;
-constexpr int kMaxRanks = 64;
-
 int ThreadsFor(const RunnerOptions& options) {
   if (options.threads > 0) return options.threads;
   cpu_set_t set;
@@ -36,22 +31,22 @@ absl::Status Refuse(const Parts&... parts) {
 // Checks the backend's own options, then those that are common to all.
 absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) {
   if (absl::Status status = backend.Check(options); !status.ok()) return status;
-  if (options.threads < 0 || options.threads > kMaxThreads) {
-    return Refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
+  const ParallelOptions& parallel = options.parallel;
+  const struct {
+    const char* flag;
+    int value, least, most;
+  } ranges[] = {{"--threads", options.threads, 0, 1024},
+                {"--block-size", options.block_size, 1, 1 << 20},
+                {"--max-batch-tokens", options.max_batch_rows, 1, 1 << 16},
+                {"--tensor-parallel", parallel.size, 1, 64}};
+  for (const auto& [flag, value, least, most] : ranges) {
+    if (value < least || value > most) {
+      return Refuse(flag, " ", value, ": must be in [", least, ", ", most, "]");
+    }
   }
   if (options.kv_blocks < 0) return Refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
   if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
     return Refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
-  }
-  if (options.block_size < 1 || options.block_size > kMaxBlockSize) {
-    return Refuse("--block-size ", options.block_size, ": must be in [1, ", kMaxBlockSize, "]");
-  }
-  if (options.max_batch_rows < 1 || options.max_batch_rows > kMaxBatchRows) {
-    return Refuse("--max-batch-tokens ", options.max_batch_rows, ": must be in [1, ", kMaxBatchRows, "]");
-  }
-  const ParallelOptions& parallel = options.parallel;
-  if (parallel.size < 1 || parallel.size > kMaxRanks) {
-    return Refuse("--tensor-parallel ", parallel.size, ": must be in [1, ", kMaxRanks, "]");
   }
   if (parallel.size > 1 && options.engine != "torch") {
     return Refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");

@@ -248,8 +248,14 @@ DeviceTask Task(const Sequence& sequence, std::variant<ProposeTask, VerifyTask> 
   return {.params = &sequence.params, .round_start = sequence.round_start(), .work = std::move(work)};
 }
 
-// Checks the proposals of these sequences in one step, then the verdicts.
-absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequence> sequences) {
+}  // namespace
+
+absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small) {
+  std::vector<Sequence> sequences = MakeSequences(small);
+  const bool decides = std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& sequence) {
+    return model.CanRun(Task(sequence, ProposeTask{1})) || model.CanRun(Task(sequence, VerifyTask{}));
+  });
+  if (!decides) return std::string("the host makes them with this engine and device");
   for (const Sequence& sequence : sequences) {
     const SequenceRows prompt = {
         .tokens = absl::MakeConstSpan(sequence.tokens).first(sequence.tokens.size() - 1),
@@ -270,7 +276,8 @@ absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequ
       });
   if (!proposed.ok()) return proposed.status();
 
-  if (absl::Status status = MakeDrafts(*proposals, vocab, sequences); !status.ok()) return status;
+  if (absl::Status status = MakeDrafts(*proposals, small.spec().vocab_size, sequences); !status.ok())
+    return status;
   const absl::StatusOr<std::vector<Verdict>> verdicts = VerifyOnHost(model, sequences);
   if (!verdicts.ok()) return verdicts.status();
   tasks.clear();
@@ -282,17 +289,6 @@ absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequ
       });
   if (!verified.ok()) return verified.status();
   return absl::StrCat(*proposed, " proposals and ", *verified, " verdicts, twice each: those of the host");
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small) {
-  std::vector<Sequence> sequences = MakeSequences(small);
-  const bool decides = std::any_of(sequences.begin(), sequences.end(), [&](const Sequence& sequence) {
-    return model.CanRun(Task(sequence, ProposeTask{1})) || model.CanRun(Task(sequence, VerifyTask{}));
-  });
-  if (!decides) return std::string("the host makes them with this engine and device");
-  return CheckTasks(model, small.spec().vocab_size, std::move(sequences));
 }
 
 }  // namespace outrider

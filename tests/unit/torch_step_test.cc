@@ -262,8 +262,8 @@ class PaddingBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& /*threads*/) const override {
-    return TorchModel::Create(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),
-                              options);
+    return MakeTorchModel(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),
+                          options);
   }
 };
 

@@ -224,7 +224,7 @@ absl::StatusOr<LogitsView> CpuModel::Project(absl::Span<const float> hidden) {
 }
 
 absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& weights) {
-  return CpuMatrix::Create(weights, weights_.storage, kernels_, thread_pool_);
+  return LoadCpuMatrix(weights, weights_.storage, kernels_, thread_pool_);
 }
 
 void CpuModel::Attend(int layer) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "common/engine/decoder/narrow_floats.h"
 
@@ -13,6 +15,27 @@ constexpr int kPanelsPerTask = 4;
 // Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
 // row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
 constexpr int64_t kMinParallelCost = 160 << 10;
+
+class CpuMatrix final : public Matrix {
+ public:
+  CpuMatrix(Buffer memory, const PackedMatrix& matrix, const Multiplier& multiplier)
+      : memory_(std::move(memory)), matrix_(matrix), multiplier_(multiplier) {}
+
+  absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) override {
+    operands_.resize(x.size() * multiplier_.operand_bytes());
+    multiplier_.ToOperands(x.data(), static_cast<int64_t>(x.size()), operands_.data());
+    const Product product = {matrix_, Epilogue::kStore};
+    multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(),
+                         reinterpret_cast<char*>(y.data()), matrix_.n);
+    return absl::OkStatus();
+  }
+
+ private:
+  const Buffer memory_;
+  const PackedMatrix matrix_;
+  const Multiplier multiplier_;
+  std::vector<char> operands_;
+};
 
 }  // namespace
 
@@ -69,24 +92,14 @@ Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const
   return partition;
 }
 
-absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(const TensorView& weights, Storage storage,
-                                                          const Kernels& kernels, ThreadPool& thread_pool) {
+absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
+                                                      const Kernels& kernels, ThreadPool& thread_pool) {
   const int n = static_cast<int>(weights.shape[0]), k = static_cast<int>(weights.shape[1]);
   absl::StatusOr<Buffer> memory = Buffer::Allocate(PackedBytes(n, k, storage), "a head");
   if (!memory.ok()) return memory.status();
   Pack(Concatenated({weights}), storage, thread_pool, memory->data());
   const PackedMatrix matrix{memory->data(), n, k};
-  return std::unique_ptr<Matrix>(
-      new CpuMatrix(*std::move(memory), matrix, Multiplier(kernels, thread_pool, storage)));
-}
-
-absl::Status CpuMatrix::Multiply(absl::Span<const float> x, absl::Span<float> y) {
-  operands_.resize(x.size() * multiplier_.operand_bytes());
-  multiplier_.ToOperands(x.data(), static_cast<int64_t>(x.size()), operands_.data());
-  const Product product = {matrix_, Epilogue::kStore};
-  multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(),
-                       reinterpret_cast<char*>(y.data()), matrix_.n);
-  return absl::OkStatus();
+  return std::make_unique<CpuMatrix>(*std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
 }
 
 }  // namespace outrider

@@ -5,9 +5,9 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
 #include "common/serve/item_service.h"
+#include "common/spec/status.h"
 #include "draft_service/draft_sampler.h"
 #include "outrider/v1/draft.grpc.pb.h"
 
@@ -56,7 +56,7 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
   const auto check = [&status](absl::string_view reason, absl::string_view field, size_t value, size_t most,
                                absl::string_view unit = "") {
     if (value <= most) return;
-    status.Update(InvalidItem(reason, absl::StrCat(field, ": ", value, unit, "; allowed: 0 to ", most)));
+    status.Update(InvalidFor(reason, field, ": ", value, unit, "; allowed: 0 to ", most));
   };
   check("K_OUT_OF_RANGE", "draft_tokens", item.draft_tokens(), info.max_draft_tokens());
   check("STOP_OUT_OF_RANGE", "stop.acceptance", static_cast<size_t>(item.stop().acceptance_size()), kMaxBins,
@@ -71,11 +71,10 @@ absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::Serve
   if (!shape.ok()) return shape;
   const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
   if (nodes > static_cast<int>(info.max_tree_nodes())) {
-    return InvalidItem("TREE_OUT_OF_RANGE",
-                       absl::StrCat("tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes());
   }
   if (item.has_stop() || item.draw_next() || item.alternatives() > 0) {
-    return InvalidItem("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
   }
   return shape;
 }

@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/spec/distribution.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
@@ -62,8 +61,7 @@ class Rows {
 
 absl::Status CheckTree(const SequenceParams& params, bool takes_rounded_trees) {
   const auto refuse = [](absl::string_view what) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_UNSUPPORTED",
-                     absl::StrCat("draft: a tree ", what));
+    return InvalidFor("TREE_UNSUPPORTED", "draft: a tree ", what);
   };
   if (params.rule == Rule::kBlock) return refuse("under the block rule; allowed: a chain");
   if (params.lenience < 1) return refuse("with lenience below 1; allowed: a chain");

@@ -12,6 +12,7 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 #include "common/serve/item_service.h"
+#include "common/spec/status.h"
 #include "outrider/v1/target.grpc.pb.h"
 #include "target_service/rejection_sampler.h"
 
@@ -56,11 +57,11 @@ absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo&
   const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
   const size_t allowed = std::min<size_t>(room, info.max_draft_tokens());
   if (const auto depth = static_cast<size_t>(Depth(proposal)); depth > allowed) {
-    return InvalidItem("DRAFT_TOO_LONG", absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
+    return InvalidFor("DRAFT_TOO_LONG", "draft: ", depth, " tokens; allowed: 0 to ", allowed);
   }
   if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
-    return InvalidItem("TREE_TOO_LARGE", absl::StrCat("draft: a tree of ", proposal.size(),
-                                                      " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidFor("TREE_TOO_LARGE", "draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ",
+                      info.max_tree_nodes());
   }
   return absl::OkStatus();
 }
@@ -73,20 +74,19 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
     names.push_back(NameOf(proposer.proposer()));
     if (proposer.proposer() == ProposerOf(*work.params->proposer)) return absl::OkStatus();
   }
-  return InvalidItem("PROPOSER_UNKNOWN",
-                     absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
-                                  names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  return InvalidFor("PROPOSER_UNKNOWN", "proposer: ", NameOf(*work.params->proposer), "; this target has ",
+                    names.empty() ? "none" : absl::StrJoin(names, ", "));
 }
 
 // Parses what the target itself is to propose.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
   if (item.candidates() > 0 || item.has_prompt_logprobs()) {
-    return InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
+    return InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
   }
   if (propose.draft_tokens() < 1 || propose.draft_tokens() > info.max_draft_tokens()) {
-    return InvalidItem("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
-                                                      "; allowed: 1 to ", info.max_draft_tokens()));
+    return InvalidFor("K_OUT_OF_RANGE", "propose.draft_tokens: ", propose.draft_tokens(), "; allowed: 1 to ",
+                      info.max_draft_tokens());
   }
   ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
   if (!propose.has_tree()) return request;
@@ -105,7 +105,7 @@ absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
   if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
   if (item.append_only()) {
-    return item.has_propose() ? InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with append_only")
+    return item.has_propose() ? InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with append_only")
                               : absl::OkStatus();
   }
   absl::StatusOr<Proposal> proposal =

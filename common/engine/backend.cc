@@ -12,6 +12,7 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/memory.h"
 #include "common/engine/plugin.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -27,8 +28,7 @@ absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
       index < kMaxDevices) {
     return index;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1));
+  return Invalid("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1);
 }
 
 Storage StorageFor(const std::string& dtype) {
@@ -42,8 +42,7 @@ class CpuBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& options) const override {
     if (!options.kernels.empty() && FindKernels(options.kernels.c_str()) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kernels \"", options.kernels, "\" do not run on this CPU"));
+      return Invalid("kernels \"", options.kernels, "\" do not run on this CPU");
     }
     return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
   }
@@ -108,8 +107,7 @@ class PluginBackend final : public Backend {
 
   absl::Status Check(const RunnerOptions& options) const override {
     if (!options.kernels.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kernels \"", options.kernels, "\" are for --engine native --device cpu"));
+      return Invalid("kernels \"", options.kernels, "\" are for --engine native --device cpu");
     }
     return CheckDtype(options, plugin_.dtypes);
   }
@@ -144,7 +142,7 @@ absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, c
   if (!cuda_device.ok()) return cuda_device.status();
   if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, *cuda_device);
   if (engine != "native") {
-    return absl::InvalidArgumentError(absl::StrCat("--engine ", engine, ": must be native or torch"));
+    return Invalid("--engine ", engine, ": must be native or torch");
   }
   if (cuda_device->has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, *cuda_device);
   return std::make_unique<CpuBackend>();
@@ -168,8 +166,8 @@ absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options
       {spec.sliding_rope_theta.has_value(), "two kinds of rotation"}};
   for (const auto& [is_there, what] : features) {
     if (!is_there) continue;
-    return absl::InvalidArgumentError(absl::StrCat(options.model_dir, "/config.json: the model has ", what,
-                                                   ", which only --engine torch computes"));
+    return Invalid(options.model_dir, "/config.json: the model has ", what,
+                   ", which only --engine torch computes");
   }
   return absl::OkStatus();
 }
@@ -177,9 +175,8 @@ absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes) {
   if (std::find(dtypes.begin(), dtypes.end(), options.dtype) != dtypes.end()) return absl::OkStatus();
   const std::string engine = options.engine == "native" ? "" : absl::StrCat(" --engine ", options.engine);
-  return absl::InvalidArgumentError(absl::StrCat("--dtype ", options.dtype, ": must be one of ",
-                                                 absl::StrJoin(dtypes, ", "), " with", engine, " --device ",
-                                                 options.device));
+  return Invalid("--dtype ", options.dtype, ": must be one of ", absl::StrJoin(dtypes, ", "), " with", engine,
+                 " --device ", options.device);
 }
 
 }  // namespace outrider

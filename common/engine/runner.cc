@@ -13,6 +13,7 @@
 #include "common/engine/decoder/unpacked_tensors.h"
 #include "common/engine/proposers/load.h"
 #include "common/engine/self_test.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -21,11 +22,6 @@ int ThreadsFor(const RunnerOptions& options) {
   if (options.threads > 0) return options.threads;
   cpu_set_t set;
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
-}
-
-template <class... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
 }
 
 // Checks the backend's own options, then those that are common to all.
@@ -41,29 +37,29 @@ absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) 
                 {"--tensor-parallel", parallel.size, 1, 64}};
   for (const auto& [flag, value, least, most] : ranges) {
     if (value < least || value > most) {
-      return Refuse(flag, " ", value, ": must be in [", least, ", ", most, "]");
+      return Invalid(flag, " ", value, ": must be in [", least, ", ", most, "]");
     }
   }
-  if (options.kv_blocks < 0) return Refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
+  if (options.kv_blocks < 0) return Invalid("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
   if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
-    return Refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
+    return Invalid("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
   }
   if (parallel.size > 1 && options.engine != "torch") {
-    return Refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
+    return Invalid("--tensor-parallel ", parallel.size, ": needs --engine torch");
   }
   if (options.frequent_tokens < 0) {
-    return Refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
+    return Invalid("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
   }
   if (options.frequent_tokens > 0 && options.engine == "native" && options.device != "cpu") {
-    return Refuse("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
+    return Invalid("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
   }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
-    return Refuse("--matmul-algorithms ", options.matmul_algorithms,
-                  ": needs --device cuda:N and --engine native");
+    return Invalid("--matmul-algorithms ", options.matmul_algorithms,
+                   ": needs --device cuda:N and --engine native");
   }
   if (parallel.rank < 0 || parallel.rank >= parallel.size) {
-    return Refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
-                  "] with --tensor-parallel ", parallel.size);
+    return Invalid("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
+                   "] with --tensor-parallel ", parallel.size);
   }
   return absl::OkStatus();
 }
@@ -175,7 +171,7 @@ void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
 
 absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
   if (block < 0 || block >= model_->kv_blocks() || slot < 0 || slot >= options_.block_size) {
-    return Refuse("slot ", slot, " of block ", block, " is not in the pool");
+    return Invalid("slot ", slot, " of block ", block, " is not in the pool");
   }
   std::vector<float> values(config_.decoder.kv_numbers());
   const absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values));
@@ -192,10 +188,10 @@ absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const Pass
     logit_rows += static_cast<size_t>(batch[i].logit_rows);
   }
   if (logit_rows > static_cast<size_t>(kMaxLogitRows)) {
-    return Refuse("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit");
+    return Invalid("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit");
   }
   if (rows > static_cast<size_t>(options_.max_batch_rows)) {
-    return Refuse("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit");
+    return Invalid("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit");
   }
   return absl::OkStatus();
 }
@@ -204,20 +200,20 @@ absl::Status Runner::CheckPass(const PassOptions& pass) const {
   const int all = config_.decoder.layers;
   const bool is_default = pass.layers == 0 && pass.taps.empty();
   if (!is_default && !model_->has_hidden_states()) {
-    return Refuse("a pass of the first layers or with taps, on an engine that shows no hidden states");
+    return Invalid("a pass of the first layers or with taps, on an engine that shows no hidden states");
   }
   if (pass.layers < 0 || pass.layers > all)
-    return Refuse("a pass of ", pass.layers, " layers, there are ", all);
+    return Invalid("a pass of ", pass.layers, " layers, there are ", all);
   const int layers = pass.layers > 0 ? pass.layers : all;
   for (const int tap : pass.taps) {
-    if (tap < 1 || tap > layers) return Refuse("a pass of ", layers, " layers with a tap after ", tap);
+    if (tap < 1 || tap > layers) return Invalid("a pass of ", layers, " layers with a tap after ", tap);
   }
   return absl::OkStatus();
 }
 
 absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) const {
   const auto refuse = [index](const auto&... parts) {
-    return Refuse("sequence ", index, " of the batch: ", parts...);
+    return Invalid("sequence ", index, " of the batch: ", parts...);
   };
   const int64_t count = static_cast<int64_t>(sequence.tokens.size());
   int64_t end = sequence.position + count;
@@ -250,16 +246,16 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
 
 absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
   if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
-  if (!model_->has_hidden_states()) return Refuse("hidden states, on an engine that shows none");
+  if (!model_->has_hidden_states()) return Invalid("hidden states, on an engine that shows none");
   const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
   if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
-    return Refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
+    return Invalid(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
   }
   if (sequence.embeddings.size() % hidden != 0) {
-    return Refuse(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
+    return Invalid(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
   }
   if (sequence.embeddings.size() / hidden > count) {
-    return Refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
+    return Invalid(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
   }
   return absl::OkStatus();
 }
@@ -270,18 +266,18 @@ absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
   if (!sequence.parents.empty()) {
     const int begin = sequence.tree_begin;
     if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
-      return Refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
+      return Invalid("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
     }
     std::vector<int> levels;  // of each node, the first is 1
     for (const int parent : sequence.parents) {
       const int node = static_cast<int>(levels.size());
-      if (parent < -1 || parent >= node) return Refuse("node ", node, " follows node ", parent);
+      if (parent < -1 || parent >= node) return Invalid("node ", node, " follows node ", parent);
       levels.push_back(parent < 0 ? 1 : levels[static_cast<size_t>(parent)] + 1);
     }
     positions = begin + *std::max_element(levels.begin(), levels.end());
   }
   if (positions > model_->max_positions()) {
-    return Refuse("position ", positions - 1, ", the context has ", model_->max_positions());
+    return Invalid("position ", positions - 1, ", the context has ", model_->max_positions());
   }
   return absl::OkStatus();
 }

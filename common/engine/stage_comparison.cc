@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -137,7 +138,7 @@ absl::StatusOr<std::vector<StageDifference>> DifferencesOf(const StageRecord& ex
              stage->second.values.size() == rows * static_cast<size_t>(stage->second.columns);
     };
     if (!complete(x, expected) || !complete(y, found) || x->second.columns != y->second.columns) {
-      return absl::InvalidArgumentError(absl::StrCat(title, ": the engines do not show the same rows"));
+      return Invalid(title, ": the engines do not show the same rows");
     }
     const auto [difference, largest] = Differences(x->second.values, y->second.values);
     const Kind& made_of = kKinds[kind];

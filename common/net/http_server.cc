@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/address.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -237,7 +238,7 @@ HttpServer::~HttpServer() {
 
 absl::Status HttpServer::Listen(absl::string_view flag, const std::string& listen) {
   const std::optional<HostPort> wanted = ParseHostPort(listen);
-  if (!wanted) return absl::InvalidArgumentError(absl::StrCat(flag, ": '", listen, "' is not HOST:PORT"));
+  if (!wanted) return Invalid(flag, ": '", listen, "' is not HOST:PORT");
   error_code error;
   const auto found =
       tcp::resolver(io_).resolve(wanted->host, absl::StrCat(wanted->port), tcp::resolver::passive, error);

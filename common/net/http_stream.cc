@@ -6,8 +6,8 @@
 #include <boost/asio/buffer.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -92,7 +92,7 @@ absl::Status TlsFiles::Read() {
   boost::system::error_code error;
   fresh->set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, error);
   const auto check = [&error](const std::string& path) {
-    return error ? absl::InvalidArgumentError(absl::StrCat(path, ": ", error.message())) : absl::OkStatus();
+    return error ? Invalid(path, ": ", error.message()) : absl::OkStatus();
   };
   fresh->use_certificate_chain_file(cert_, error);
   if (absl::Status status = check(cert_); !status.ok()) return status;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -36,7 +37,7 @@ absl::Status CheckFiles(const std::string& cert, const std::string& key, const s
     std::ostringstream text;
     text << in.rdbuf();
     if (!absl::StrContains(text.str(), "-----BEGIN ") || !absl::StrContains(text.str(), what)) {
-      return absl::InvalidArgumentError(absl::StrCat(path, ": is not a PEM file with a ", what));
+      return Invalid(path, ": is not a PEM file with a ", what);
     }
   }
   return absl::OkStatus();
@@ -177,7 +178,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> TokenFile::Open(const std::string& pa
   if (!std::ifstream(path)) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   std::shared_ptr<TokenFile> file(new TokenFile(path));
   absl::MutexLock lock(&file->mutex_);
-  if (!file->Read()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no token"));
+  if (!file->Read()) return Invalid(path, ": holds no token");
   return file;
 }
 

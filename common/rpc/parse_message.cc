@@ -77,9 +77,8 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
     size_t left = most;
     CountObjects(in, *message->GetDescriptor(), kMaxDepth, &left);
     if (left == 0) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                       absl::StrCat("not a ", std::string(message->GetDescriptor()->full_name()),
-                                    " of fewer than ", most, " texts and messages"));
+      return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()),
+                        " of fewer than ", most, " texts and messages");
     }
   }
   grpc::ProtoBufferReader reader(source);
@@ -90,8 +89,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
     const std::string path = FindInvalidText(fields, *message->GetDescriptor());
     if (!path.empty()) return FieldError(path, "valid UTF-8", "invalid UTF-8");
   }
-  return MakeError(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                   absl::StrCat("not a ", std::string(message->GetDescriptor()->full_name())));
+  return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()));
 }
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {

@@ -13,6 +13,7 @@
 #include "common/rpc/batch_server.h"
 #include "common/serve/model_service.h"
 #include "common/serve/serve_item.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 
@@ -51,7 +52,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
     fill_result(a, &result);
     results->Post(std::move(result));
   };
-  if (update == nullptr) return answer(Refusal(InvalidItem("ITEM_EMPTY", "the item is empty"), 0));
+  if (update == nullptr) return answer(Refusal(InvalidFor("ITEM_EMPTY", "the item is empty"), 0));
   // The first update of a sequence carries the request's context, and the first after the server lost it.
   if (update->has_context() && LogEnabled(LogLevel::kDebug)) {
     LogDebug("sequence", {{"request_id", update->context().request_id()},

@@ -12,6 +12,7 @@
 #include "common/obs/version.h"
 #include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -151,18 +152,16 @@ absl::Status Check(const Models& models, const Flags& flags) {
   for (size_t i = 1; i < models.size(); ++i) {
     const ServiceFlags& other = flags.services[i];
     if (other.listen == first.listen && !absl::EndsWith(other.listen, ":0")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same"));
+      return Invalid(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same");
     }
     const std::string& algorithms = other.runner.matmul_algorithms;
     if (!algorithms.empty() && algorithms == first.runner.matmul_algorithms) {
-      return absl::InvalidArgumentError(absl::StrCat(other.prefix, "matmul-algorithms ", algorithms, ": ",
-                                                     first.prefix, "matmul-algorithms is the same"));
+      return Invalid(other.prefix, "matmul-algorithms ", algorithms, ": ", first.prefix,
+                     "matmul-algorithms is the same");
     }
     if (!models[i]->SpeaksAs(*models.front())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
-                       first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens"));
+      return Invalid(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
+                     first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens");
     }
   }
   return absl::OkStatus();

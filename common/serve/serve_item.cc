@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -50,16 +51,11 @@ std::shared_ptr<const SequenceParams> ParseParams(const v1::SequenceParams& prot
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
   SequenceId id;
   if (bytes.size() != sizeof(id.hi) + sizeof(id.lo)) {
-    return InvalidItem("SEQUENCE_ID_INVALID",
-                       absl::StrCat("sequence_id: ", bytes.size(), " bytes; allowed: 16"));
+    return InvalidFor("SEQUENCE_ID_INVALID", "sequence_id: ", bytes.size(), " bytes; allowed: 16");
   }
   std::memcpy(&id.hi, bytes.data(), sizeof(id.hi));
   std::memcpy(&id.lo, bytes.data() + sizeof(id.hi), sizeof(id.lo));
   return id;
-}
-
-absl::Status InvalidItem(absl::string_view reason, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {

@@ -17,9 +17,6 @@ namespace outrider {
 // Parses 16 bytes. INVALID_ARGUMENT, reason SEQUENCE_ID_INVALID, for another length.
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes);
 
-// INVALID_ARGUMENT with a reason.
-absl::Status InvalidItem(absl::string_view reason, absl::string_view message);
-
 // INVALID_ARGUMENT, naming `field`, if `top` is more alternatives than are allowed.
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 

@@ -23,6 +23,7 @@
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
 #include "common/rpc/queue_poller.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -32,7 +33,7 @@ constexpr absl::Duration kPortTimeout = absl::Seconds(16);
 
 absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
   const absl::Status status = CheckListenAddress(listen);
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  return status.ok() ? status : Invalid(flag, ": ", status.message());
 }
 
 // Scrapers are few.

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
 #include "common/spec/selection.h"
@@ -17,8 +16,7 @@ namespace {
 
 template <class... Args>
 absl::Status Bad(absl::string_view reason, const Args&... detail) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::AsciiStrToUpper(reason),
-                   absl::StrCat(reason, ": ", detail...));
+  return InvalidFor(absl::AsciiStrToUpper(reason), reason, ": ", detail...);
 }
 
 absl::Status CheckIds(const Distribution& q, int vocab) {

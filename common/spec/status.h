@@ -23,6 +23,16 @@ using ErrorMetadata = std::initializer_list<std::pair<absl::string_view, absl::s
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
                        ErrorMetadata metadata = {});
 
+// INVALID_ARGUMENT with the parts as its message, as absl::StrCat joins them; and with a reason.
+template <class... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+template <class... Parts>
+absl::Status InvalidFor(absl::string_view reason, const Parts&... parts) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, absl::StrCat(parts...));
+}
+
 // INVALID_ARGUMENT "FIELD: PROBLEM; allowed: RANGE".
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem);
 // The same with another message.

@@ -70,8 +70,7 @@ std::vector<int> ShareOut(int nodes, std::span<const double> stands) {
 
 absl::Status CheckNumbers(const TreeShape& shape) {
   const auto out_of_range = [](absl::string_view problem) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                     absl::StrCat("tree: ", problem));
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree: ", problem);
   };
   const auto* branching = std::get_if<Branching>(&shape);
   if (branching != nullptr && branching->children.empty()) return out_of_range("it has no level");
@@ -164,9 +163,8 @@ absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth)
   if (absl::Status status = CheckNumbers(shape); !status.ok()) return status;
   const int nodes = MaxNodes(shape, depth);
   if (nodes <= max_nodes) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                   absl::StrCat("tree: ", FormatTreeShape(shape), " has ", nodes, " nodes at depth ", depth,
-                                "; allowed: at most ", max_nodes));
+  return InvalidFor("TREE_OUT_OF_RANGE", "tree: ", FormatTreeShape(shape), " has ", nodes, " nodes at depth ",
+                    depth, "; allowed: at most ", max_nodes);
 }
 
 bool DrawsWithoutReplacement(const TreeShape& shape) {

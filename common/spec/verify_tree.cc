@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 
@@ -22,8 +21,8 @@ absl::Status Check(const VerifyOptions& options, std::span<const ProposalNode> t
   for (size_t i = 0; i < tree.size(); ++i) {
     const int parent = tree[i].parent;
     if (parent < -1 || parent >= static_cast<int>(i)) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_PARENT_OUT_OF_RANGE",
-                       absl::StrCat("parent of node ", i, ": ", parent, " is not in [-1, ", i, ")"));
+      return InvalidFor("DRAFT_PARENT_OUT_OF_RANGE", "parent of node ", i, ": ", parent, " is not in [-1, ",
+                        i, ")");
     }
     const bool has_q = tree[i].q.form != Distribution::Form::kAbsent;
     if (!has_q && options.rule != Rule::kCoupled) return QMissingError();

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/status.h"
 #include "common/spec/types.h"
 #include "common/text/json.h"
 
@@ -46,7 +46,7 @@ class FieldReader {
   template <typename... Parts>
   void Fail(absl::string_view name, const Parts&... parts) {
     if (status_->ok()) {
-      *status_ = absl::InvalidArgumentError(absl::StrCat(path_, ": ", prefix_, name, " ", parts...));
+      *status_ = Invalid(path_, ": ", prefix_, name, " ", parts...);
     }
   }
 

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
 
@@ -221,13 +222,13 @@ const SafeTensors::Stored* SafeTensors::Find(absl::string_view name) const {
 absl::Status SafeTensors::Refuse(absl::string_view name, absl::string_view why) const {
   const Stored* const found = Find(name);
   const std::string& where = found != nullptr ? files_[found->file].path : Where();
-  return absl::InvalidArgumentError(absl::StrCat(where, ": tensor ", name, ": ", why));
+  return Invalid(where, ": tensor ", name, ": ", why);
 }
 
 absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::string_view name,
                                                                       absl::Span<const int64_t> shape) const {
   const Stored* const found = Find(name);
-  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat(Where(), ": no tensor ", name));
+  if (found == nullptr) return Invalid(Where(), ": no tensor ", name);
   if (found->shape != shape) {
     return Refuse(name, absl::StrCat("shape ", ShapeName(found->shape), ", expected ", ShapeName(shape)));
   }

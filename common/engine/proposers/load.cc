@@ -11,6 +11,7 @@
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/proposers/head_folder.h"
 #include "common/engine/proposers/target_proposers.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -109,9 +110,8 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const std::string trained_for = fields.String("target_weights_hash", "");
   const std::string own = absl::StrCat(absl::Hex(target.weights_hash, absl::kZeroPad16));
   if (!trained_for.empty() && trained_for != own) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": trained for a target with the weights ",
-                                                   trained_for, ", but those of ", target.options.model_dir,
-                                                   " are ", own));
+    return Invalid(path, ": trained for a target with the weights ", trained_for, ", but those of ",
+                   target.options.model_dir, " are ", own);
   }
   CheckSizes(fields, target.decoder);
   if (!fields.status().ok()) return fields.status();
@@ -149,8 +149,8 @@ size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderConfig& 
 
 absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target) {
   if (!target.model.has_hidden_states()) {
-    return absl::InvalidArgumentError(absl::StrCat("--heads ", target.options.heads.front(),
-                                                   ": needs --device cpu or --engine torch, in one process"));
+    return Invalid("--heads ", target.options.heads.front(),
+                   ": needs --device cpu or --engine torch, in one process");
   }
   std::vector<std::unique_ptr<Proposer>> proposers;
   for (const std::string& dir : target.options.heads) {
@@ -158,8 +158,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const Propo
     if (!proposer.ok()) return proposer.status();
     for (const std::unique_ptr<Proposer>& other : proposers) {
       if (other->kind() == (*proposer)->kind()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--heads ", dir, ": there is another ", NameOf(other->kind())));
+        return Invalid("--heads ", dir, ": there is another ", NameOf(other->kind()));
       }
     }
     proposers.push_back(*std::move(proposer));

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/spec/status.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -194,8 +195,7 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
   int port = 0;
   if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
       port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
+    return Invalid("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535");
   }
   absl::string_view host = absl::string_view(text).substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6

@@ -17,6 +17,7 @@
 #include "common/engine/torch/command.h"
 #include "common/engine/torch/decoder.h"
 #include "common/engine/torch/rank_group.h"
+#include "common/spec/status.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -30,9 +31,8 @@ absl::StatusOr<DecoderConfig> ShareOf(const DecoderConfig& model, const RunnerOp
                                                 {share.intermediate_size, "columns of the MLP"}};
   for (const auto& [size, what] : sizes) {
     if (size % options.parallel.size != 0) {
-      return absl::InvalidArgumentError(absl::StrCat("--tensor-parallel ", options.parallel.size,
-                                                     ": must divide the ", size, " ", what, " of ",
-                                                     options.model_dir));
+      return Invalid("--tensor-parallel ", options.parallel.size, ": must divide the ", size, " ", what,
+                     " of ", options.model_dir);
     }
     size /= options.parallel.size;
   }
@@ -215,10 +215,9 @@ class TorchModel final : public Model {
                                  int64_t{options.block_size}, int64_t{options.frequent_tokens}}) {
       const int64_t least = ranks_->Least(number), most = -ranks_->Least(-number);
       if (least == most) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("--rank ", options.parallel.rank,
-                       ": the ranks differ in --model, --dtype, --block-size or "
-                       "--frequent-tokens"));
+      return Invalid("--rank ", options.parallel.rank,
+                     ": the ranks differ in --model, --dtype, --block-size or "
+                     "--frequent-tokens");
     }
     return absl::OkStatus();
   }

@@ -31,12 +31,6 @@ absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
   return Invalid("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1);
 }
 
-Storage StorageFor(const std::string& dtype) {
-  if (dtype == "int8") return Storage::kInt8;
-  if (dtype == "auto") return CpuPrefersBFloat16() ? Storage::kBFloat16 : Storage::kFloat32;
-  return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
-}
-
 // Runs models with our own kernels on the threads given to Load.
 class CpuBackend final : public Backend {
  public:
@@ -51,7 +45,12 @@ class CpuBackend final : public Backend {
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
-    const Storage storage = StorageFor(options.dtype);
+    // By default bfloat16 if this CPU has arithmetic for it.
+    const bool bfloat16 =
+        options.dtype == "bfloat16" || (options.dtype == "auto" && BestKernels().rounds_operands);
+    const Storage storage = options.dtype == "int8" ? Storage::kInt8
+                            : bfloat16              ? Storage::kBFloat16
+                                                    : Storage::kFloat32;
     absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
     if (absl::IsResourceExhausted(packed.status())) {
       return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));

@@ -29,17 +29,6 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
           .weights = Copy<float>(proto.sparse().weights())};
 }
 
-void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
-  if (q.form == Distribution::Form::kPointMass) {
-    proto->mutable_point_mass();
-  } else if (q.form == Distribution::Form::kSparse) {
-    proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
-    proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-  } else if (q.form == Distribution::Form::kDense) {
-    proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-  }
-}
-
 // `prepare` checks and completes each node.
 absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                     int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
@@ -129,7 +118,16 @@ void SerializeProposal(std::span<const ProposalNode> proposal,
     v1::DraftNode* message = nodes->Add();
     message->set_token(static_cast<uint32_t>(node.token));
     message->set_parent(node.parent);
-    if (node.q.form != Distribution::Form::kAbsent) SerializeDistribution(node.q, message->mutable_q());
+    const Distribution& q = node.q;
+    if (q.form == Distribution::Form::kPointMass) {
+      message->mutable_q()->mutable_point_mass();
+    } else if (q.form == Distribution::Form::kSparse) {
+      auto* const sparse = message->mutable_q()->mutable_sparse();
+      sparse->mutable_ids()->Add(q.ids.begin(), q.ids.end());
+      sparse->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+    } else if (q.form == Distribution::Form::kDense) {
+      message->mutable_q()->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+    }
   }
 }
 

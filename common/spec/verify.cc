@@ -86,16 +86,6 @@ class HostDraft {
   Distribution q_;
 };
 
-// The token rule and the coupled rule.
-absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                                      RowSource rows, uint64_t n, Noise& noise) {
-  HostChain chain(proposal, rows, options.lenience);
-  const int drafted = static_cast<int>(proposal.size());
-  ChainVerdict verdict;
-  if (!JudgeChain(chain, drafted, options.rule == Rule::kCoupled, n, noise, &verdict)) return chain.status();
-  return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
-}
-
 // The prefix that the block rule accepts, and the row after it.
 struct Prefix {
   size_t length = 0;
@@ -228,14 +218,16 @@ absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const Pro
                                RowSource rows, uint64_t round_start, Noise& noise) {
   if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
   if (!IsChain(proposal)) return VerifyTree(options, proposal, rows, round_start, noise);
-  if (options.rule == Rule::kCoupled) return VerifyInOrder(options, proposal, rows, round_start, noise);
+  const bool coupled = options.rule == Rule::kCoupled;
   for (const ProposalNode& node : proposal) {
-    if (node.q.form == Distribution::Form::kAbsent) {
-      return QMissingError();
-    }
+    if (!coupled && node.q.form == Distribution::Form::kAbsent) return QMissingError();
   }
   if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);
-  return VerifyInOrder(options, proposal, rows, round_start, noise);
+  HostChain chain(proposal, rows, options.lenience);
+  const int drafted = static_cast<int>(proposal.size());
+  ChainVerdict verdict;
+  if (!JudgeChain(chain, drafted, coupled, round_start, noise, &verdict)) return chain.status();
+  return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,

@@ -146,8 +146,6 @@ struct Kernels {
 const Kernels& BestKernels();
 // By name ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU cannot run it.
 const Kernels* FindKernels(const char* name);
-// Whether this CPU has bfloat16 arithmetic, which makes bfloat16 the default for weights.
-bool CpuPrefersBFloat16();
 
 namespace kernels_internal {
 extern const Kernels kPortable;

@@ -40,25 +40,20 @@ void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   if (spec.intermediate_size % 2 != 0) fields.Fail("intermediate_size", "is odd: ", spec.intermediate_size);
 }
 
-Llama3RopeScaling ReadLlama3Scaling(FieldReader& rope) {
-  Llama3RopeScaling scaling;
-  scaling.factor = rope.Positive("factor");
-  scaling.low_freq_factor = rope.Positive("low_freq_factor");
-  scaling.high_freq_factor = rope.Positive("high_freq_factor");
-  scaling.original_max_position_embeddings = rope.Int("original_max_position_embeddings", 1);
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.Fail("high_freq_factor", "is not above low_freq_factor");
-  }
-  return scaling;
-}
-
 // The parameters of all layers, or of those that do not slide.
 void ReadRopeParameters(FieldReader& rope, DecoderConfig& spec) {
   if (rope.Has("rope_theta")) spec.rope_theta = rope.Positive("rope_theta");
   const char* kind_name = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string kind = rope.String(kind_name, "default");
   if (kind == "llama3") {
-    spec.rope_scaling = ReadLlama3Scaling(rope);
+    Llama3RopeScaling& scaling = spec.rope_scaling.emplace();
+    scaling.factor = rope.Positive("factor");
+    scaling.low_freq_factor = rope.Positive("low_freq_factor");
+    scaling.high_freq_factor = rope.Positive("high_freq_factor");
+    scaling.original_max_position_embeddings = rope.Int("original_max_position_embeddings", 1);
+    if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+      rope.Fail("high_freq_factor", "is not above low_freq_factor");
+    }
   } else if (kind == "linear") {
     spec.rope_linear_factor = rope.Positive("factor");
   } else if (kind != "default") {

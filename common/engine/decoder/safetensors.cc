@@ -43,13 +43,6 @@ size_t BytesOf(absl::string_view type) {
   return 0;
 }
 
-std::optional<ElementType> ReadableType(absl::string_view type) {
-  if (type == "F32") return ElementType::kFloat32;
-  if (type == "BF16") return ElementType::kBFloat16;
-  if (type == "F16") return ElementType::kFloat16;
-  return std::nullopt;
-}
-
 std::string ShapeName(absl::Span<const int64_t> shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
@@ -238,11 +231,14 @@ absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::stri
 absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
   const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
   if (!found.ok()) return found.status();
-  const std::optional<ElementType> type = ReadableType((*found)->type);
-  if (!type.has_value()) {
-    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected F32, BF16 or F16"));
+  const std::string& type = (*found)->type;
+  if (type != "F32" && type != "BF16" && type != "F16") {
+    return Refuse(name, absl::StrCat("dtype ", type, ", expected F32, BF16 or F16"));
   }
-  return TensorView{*type, (*found)->shape, (*found)->data.data()};
+  const ElementType read = type == "F32"    ? ElementType::kFloat32
+                           : type == "BF16" ? ElementType::kBFloat16
+                                            : ElementType::kFloat16;
+  return TensorView{read, (*found)->shape, (*found)->data.data()};
 }
 
 absl::StatusOr<absl::string_view> SafeTensors::GetBytes(absl::string_view name, absl::string_view type,

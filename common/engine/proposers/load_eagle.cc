@@ -97,7 +97,13 @@ struct Layout {
   std::string fuse;
 };
 
-Layout ReadSpeculators(FieldReader& fields) {
+Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
+  if (!fields.Has("speculators_model_type")) {
+    const bool shows = weights.Has("midlayer.hidden_norm.weight");
+    const int version = fields.Has("eagle_version") ? fields.Int("eagle_version", 1, 3) : shows ? 3 : 1;
+    if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
+    return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
+  }
   if (fields.String("speculators_model_type", "") == "eagle") {
     RequireValue(fields, "transformer_layer_architecture", "LlamaDecoderLayer");
     RefuseTrue(fields, "layernorms", "these norms are not computed");
@@ -107,14 +113,6 @@ Layout ReadSpeculators(FieldReader& fields) {
   if (!fields.Has("norm_before_residual")) fields.Fail("norm_before_residual", "is missing");
   RefuseTrue(fields, "norm_before_fc", "this norm is not computed");
   return {true, "layers.0.", "fc."};
-}
-
-Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
-  if (fields.Has("speculators_model_type")) return ReadSpeculators(fields);
-  const bool shows = weights.Has("midlayer.hidden_norm.weight");
-  const int version = fields.Has("eagle_version") ? fields.Int("eagle_version", 1, 3) : shows ? 3 : 1;
-  if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
-  return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
 }
 
 absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig& target) {

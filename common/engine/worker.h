@@ -65,15 +65,13 @@ class Worker {
   // After Drain, the first item of each sequence is refused with UNAVAILABLE, reason DRAINING. Later items
   // get no answer but the end of their stream, so that a sender that retries at once does not spin.
   void Submit(WorkItem item);
-  // Frees the sequence. Its id is not accepted again, unless it is a branch's.
+  // The next three do what SequenceStore's do, after the items submitted before them.
   void Release(const SequenceId& id) {
     mailbox_.Put([id](SequenceStore& store) { store.Release(id); });
   }
-  // Drops the item of that round without an answer, if it is in progress. The sequence stays.
   void Cancel(const SequenceId& id, uint64_t round) {
     mailbox_.Put([id, round](SequenceStore& store) { store.Cancel(id, round); });
   }
-  // Makes a branch an ordinary sequence, whose work in progress has this deadline.
   void Promote(const SequenceId& id, absl::Time deadline) {
     mailbox_.Put([id, deadline](SequenceStore& store) { store.Promote(id, deadline); });
   }

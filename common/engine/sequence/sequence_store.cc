@@ -95,7 +95,17 @@ absl::StatusOr<SequenceState*> SequenceStore::FindOrCreate(const WorkItem& item)
   SequenceState* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival_ = ++last_arrival_;
   entry->idle_since_ = absl::Now();
-  if (origin != nullptr) CopyOrigin(*entry, *origin, item);
+  if (origin == nullptr) return entry;
+  entry->cache_.Fork(origin->cache_, static_cast<int>(item.base));
+  entry->proposer_computed_ = std::min(origin->proposer_computed_, entry->num_computed());
+  if (item.branch) entry->arrival_ = origin->arrival_;
+  if (item.params_hash != origin->params_hash_) return entry;
+  entry->params_ = origin->params_;
+  entry->params_hash_ = origin->params_hash_;
+  entry->controls_ = std::make_unique<Controls>(*origin->controls_);
+  if (origin->proposal_controls_) {
+    entry->proposal_controls_ = std::make_unique<Controls>(*origin->proposal_controls_);
+  }
   return entry;
 }
 
@@ -103,19 +113,6 @@ absl::Status SequenceStore::CheckOrigin(const WorkItem& item, const SequenceStat
   if ((item.base != 0 || item.fork_of) && origin == nullptr) return SequenceUnknown();
   const bool inherits = origin != nullptr && origin->params_hash_ == item.params_hash;
   return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();
-}
-
-void SequenceStore::CopyOrigin(SequenceState& entry, const SequenceState& origin, const WorkItem& item) {
-  entry.cache_.Fork(origin.cache_, static_cast<int>(item.base));
-  entry.proposer_computed_ = std::min(origin.proposer_computed_, entry.num_computed());
-  if (item.branch) entry.arrival_ = origin.arrival_;
-  if (item.params_hash != origin.params_hash_) return;
-  entry.params_ = origin.params_;
-  entry.controls_ = std::make_unique<Controls>(*origin.controls_);
-  if (origin.proposal_controls_) {
-    entry.proposal_controls_ = std::make_unique<Controls>(*origin.proposal_controls_);
-  }
-  entry.params_hash_ = origin.params_hash_;
 }
 
 SequenceState* SequenceStore::FindOrigin(const WorkItem& item) {
@@ -202,12 +199,8 @@ void SequenceStore::Start(SequenceState& entry, WorkItem item, uint64_t digest) 
   entry.answer_ = Answer();
   entry.item_ = std::move(item);
   active_.push_back(&entry);
-  AdoptPrefix(entry);
-}
-
-// Starts a sequence without computed tokens from the prefix cache. Its last token is always computed, for its
-// logits, and so are all tokens of a prompt that is scored.
-void SequenceStore::AdoptPrefix(SequenceState& entry) {
+  // A sequence without computed tokens starts from the prefix cache. Its last token is always computed, for
+  // its logits, and so are all tokens of a prompt that is scored.
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
   PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, CacheSaltOf(entry.params()));

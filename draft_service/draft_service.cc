@@ -67,9 +67,8 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
 }
 
 absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::ServerInfo& info) {
-  absl::StatusOr<TreeShape> shape = ParseShape(item.tree());
-  if (!shape.ok()) return shape;
-  const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
+  TreeShape shape = OUTRIDER_TRY(ParseShape(item.tree()));
+  const int nodes = MaxNodes(shape, static_cast<int>(item.draft_tokens()));
   if (nodes > static_cast<int>(info.max_tree_nodes())) {
     return InvalidFor("TREE_OUT_OF_RANGE", "tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes());
   }
@@ -87,7 +86,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
     work.params = std::move(params);
   }
   const size_t n = work.committed();
-  if (absl::Status status = CheckRanges(item, info, n); !status.ok()) return status;
+  OUTRIDER_TRY(CheckRanges(item, info, n));
   work.branch = item.assumed_tokens() > 0 || item.draw_next();
   // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
   // A token that is drawn first takes room too.
@@ -103,11 +102,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
       propose.stop =
           DraftStop{.acceptance = {acceptance.begin(), acceptance.end()}, .least = item.stop().least()};
     }
-    if (item.has_tree()) {
-      absl::StatusOr<TreeShape> tree = ParseTree(item, info);
-      if (!tree.ok()) return tree.status();
-      propose.tree = *std::move(tree);
-    }
+    if (item.has_tree()) propose.tree = OUTRIDER_TRY(ParseTree(item, info));
     work.work = std::move(propose);
   }
   return absl::OkStatus();

@@ -99,29 +99,25 @@ void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsVie
 absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
   const SequenceParams& params = sequence.params();
   if (const int wanted = sequence.work_as<VerifyWork>().candidates; wanted > 0) {
-    absl::StatusOr<std::vector<CandidateRow>> rows = Candidates(logits, wanted);
-    if (!rows.ok()) return rows.status();
-    sequence.answer().candidates = *std::move(rows);
+    std::vector<CandidateRow> rows = OUTRIDER_TRY(Candidates(logits, wanted));
+    sequence.answer().candidates = std::move(rows);
     return true;
   }
   const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;
-  if (!IsChain(proposal)) {
-    if (absl::Status status = CheckTree(params, takes_rounded_trees_); !status.ok()) return status;
-  }
+  if (!IsChain(proposal)) OUTRIDER_TRY(CheckTree(params, takes_rounded_trees_));
   Rows rows(sequence, logits);
-  absl::StatusOr<Verdict> verdict = Verify(
+  Verdict verdict = OUTRIDER_TRY(Verify(
       OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); },
-      static_cast<uint64_t>(sequence.committed()), params.key);
-  if (!verdict.ok()) return verdict.status();
+      static_cast<uint64_t>(sequence.committed()), params.key));
   if (params.logprobs >= 0) {
     std::vector<TokenId> emitted;
-    for (int node : verdict->path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
-    emitted.push_back(verdict->token);
+    for (int node : verdict.path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
+    emitted.push_back(verdict.token);
     for (size_t i = 0; i < emitted.size(); ++i) {
-      sequence.answer().logprobs.push_back(rows.LogProbabilities(i, emitted[i], *verdict));
+      sequence.answer().logprobs.push_back(rows.LogProbabilities(i, emitted[i], verdict));
     }
   }
-  sequence.answer().verdict = std::make_unique<Verdict>(*std::move(verdict));
+  sequence.answer().verdict = std::make_unique<Verdict>(std::move(verdict));
   return true;
 }
 

@@ -90,46 +90,34 @@ absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v
   }
   ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
   if (!propose.has_tree()) return request;
-  absl::StatusOr<TreeShape> shape = ParseShape(propose.tree());
-  if (!shape.ok()) return shape.status();
-  if (absl::Status status =
-          ValidateTreeShape(*shape, static_cast<int>(info.max_tree_nodes()), request.draft_tokens);
-      !status.ok()) {
-    return status;
-  }
-  request.tree = *std::move(shape);
+  TreeShape shape = OUTRIDER_TRY(ParseShape(propose.tree()));
+  OUTRIDER_TRY(ValidateTreeShape(shape, static_cast<int>(info.max_tree_nodes()), request.draft_tokens));
+  request.tree = std::move(shape);
   return request;
 }
 
 // Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
-  if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
+  OUTRIDER_TRY(CheckProposer(work, info));
   if (item.append_only()) {
     return item.has_propose() ? InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with append_only")
                               : absl::OkStatus();
   }
-  absl::StatusOr<Proposal> proposal =
-      ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
-  if (!proposal.ok()) return proposal.status();
-  if (absl::Status status = CheckSize(*proposal, work.committed(), info); !status.ok()) return status;
+  Proposal proposal =
+      OUTRIDER_TRY(ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size())));
+  OUTRIDER_TRY(CheckSize(proposal, work.committed(), info));
   VerifyWork verify;
-  verify.proposal = *std::move(proposal);
+  verify.proposal = std::move(proposal);
   verify.content_hash = ContentHash(item);
   if (item.candidates() > kMaxCandidates) {
     return FieldError("candidates", absl::StrCat("0 to ", kMaxCandidates), absl::StrCat(item.candidates()));
   }
   verify.candidates = static_cast<int>(item.candidates());
   if (item.has_prompt_logprobs()) {
-    if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
-      return status;
-    }
+    OUTRIDER_TRY(CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()));
     verify.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
   }
-  if (item.has_propose()) {
-    absl::StatusOr<ProposalRequest> request = ParseRequest(item, info);
-    if (!request.ok()) return request.status();
-    verify.propose = *std::move(request);
-  }
+  if (item.has_propose()) verify.propose = OUTRIDER_TRY(ParseRequest(item, info));
   work.work = std::move(verify);
   return absl::OkStatus();
 }

@@ -44,7 +44,7 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
-    if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
+    OUTRIDER_TRY(CheckNative(spec, options));
     // By default bfloat16 if this CPU has arithmetic for it.
     const bool bfloat16 =
         options.dtype == "bfloat16" || (options.dtype == "auto" && BestKernels().rounds_operands);
@@ -119,9 +119,7 @@ class PluginBackend final : public Backend {
       return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
                                                         options.device, ": ", create.status().message()));
     }
-    if (plugin_.is_native) {
-      if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
-    }
+    if (plugin_.is_native) OUTRIDER_TRY(CheckNative(spec, options));
     RunnerOptions resolved = options;
     resolved.threads = threads.threads();
     absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
@@ -137,13 +135,10 @@ class PluginBackend final : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device) {
-  const absl::StatusOr<std::optional<int>> cuda_device = CudaDevice(device);
-  if (!cuda_device.ok()) return cuda_device.status();
-  if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, *cuda_device);
-  if (engine != "native") {
-    return Invalid("--engine ", engine, ": must be native or torch");
-  }
-  if (cuda_device->has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, *cuda_device);
+  const std::optional<int> cuda_device = OUTRIDER_TRY(CudaDevice(device));
+  if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, cuda_device);
+  if (engine != "native") return Invalid("--engine ", engine, ": must be native or torch");
+  if (cuda_device.has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, cuda_device);
   return std::make_unique<CpuBackend>();
 }
 

@@ -26,7 +26,7 @@ int ThreadsFor(const RunnerOptions& options) {
 
 // Checks the backend's own options, then those that are common to all.
 absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) {
-  if (absl::Status status = backend.Check(options); !status.ok()) return status;
+  OUTRIDER_TRY(backend.Check(options));
   const ParallelOptions& parallel = options.parallel;
   const struct {
     const char* flag;
@@ -67,72 +67,59 @@ absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
-  if (!backend.ok()) return backend.status();
-  return Load(options, **backend);
+  const std::unique_ptr<Backend> backend = OUTRIDER_TRY(BackendFor(options.engine, options.device));
+  return Load(options, *backend);
 }
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options, const Backend& backend) {
-  if (absl::Status status = CheckOptions(backend, options); !status.ok()) return status;
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<SafeTensors> stored = SafeTensors::Open(options.model_dir);
-  if (!stored.ok()) return stored.status();
+  OUTRIDER_TRY(CheckOptions(backend, options));
+  ModelConfig config = OUTRIDER_TRY(ReadModelConfig(options.model_dir));
+  const SafeTensors stored = OUTRIDER_TRY(SafeTensors::Open(options.model_dir));
   // No backend computes with a packed format.
   std::optional<UnpackedTensors> unpacked;
-  if (config->quantization) unpacked.emplace(*stored, *config->quantization);
-  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
-  std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
+  if (config.quantization) unpacked.emplace(stored, *config.quantization);
+  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : stored;
+  std::unique_ptr<Runner> runner(new Runner(options, std::move(config)));
   if (backend.IsTestedFirst()) {
-    const absl::Status status = SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_);
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_));
   }
   DecoderConfig spec = runner->config_.decoder;
   if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
-    absl::StatusOr<std::vector<TokenId>> frequent =
-        ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size);
-    if (!frequent.ok()) return frequent.status();
-    runner->frequent_ = *std::move(frequent);
+    runner->frequent_ =
+        OUTRIDER_TRY(ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size));
     spec.head_rows = options.frequent_tokens;
   }
   const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
   const TensorSource& weights = spec.head_rows > 0 ? static_cast<const TensorSource&>(cut) : whole;
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
-  absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, sized, runner->thread_pool_);
-  if (!model.ok()) return model.status();
-  runner->model_ = *std::move(model);
-  if (options.parallel.rank == 0) runner->weights_hash_ = stored->Hash();
+  runner->model_ = OUTRIDER_TRY(backend.Load(spec, weights, sized, runner->thread_pool_));
+  if (options.parallel.rank == 0) runner->weights_hash_ = stored.Hash();
   if (options.heads.empty()) return runner;
-  absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> proposers =
-      LoadProposers({.backend = backend,
-                     .options = options,
-                     .decoder = runner->config_.decoder,
-                     .weights = whole,
-                     .weights_hash = runner->weights_hash_,
-                     .model = *runner->model_,
-                     .threads = runner->thread_pool_});
-  if (!proposers.ok()) return proposers.status();
-  runner->proposers_ = *std::move(proposers);
+  runner->proposers_ = OUTRIDER_TRY(LoadProposers({.backend = backend,
+                                                   .options = options,
+                                                   .decoder = runner->config_.decoder,
+                                                   .weights = whole,
+                                                   .weights_hash = runner->weights_hash_,
+                                                   .model = *runner->model_,
+                                                   .threads = runner->thread_pool_}));
   return runner;
 }
 
 absl::StatusOr<bool> Runner::Test(const RunnerOptions& options,
                                   absl::FunctionRef<void(absl::string_view line)> report) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
-  if (!backend.ok()) return backend.status();
-  if (absl::Status status = CheckOptions(**backend, options); !status.ok()) return status;
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
-  if (!config.ok()) return config.status();
+  const std::unique_ptr<Backend> backend = OUTRIDER_TRY(BackendFor(options.engine, options.device));
+  OUTRIDER_TRY(CheckOptions(*backend, options));
+  const ModelConfig config = OUTRIDER_TRY(ReadModelConfig(options.model_dir));
   ThreadPool threads(ThreadsFor(options));
-  return SelfTestInFull(**backend, config->decoder, options, threads, report);
+  return SelfTestInFull(*backend, config.decoder, options, threads, report);
 }
 
 Runner::Runner(const RunnerOptions& options, ModelConfig config)
     : options_(options), config_(std::move(config)), thread_pool_(ThreadsFor(options)) {}
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
-  if (absl::Status status = CheckBatch(batch, pass); !status.ok()) return status;
+  OUTRIDER_TRY(CheckBatch(batch, pass));
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
   const absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
   if (frequent_.empty() || !logits.ok()) return logits;
@@ -174,16 +161,15 @@ absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
     return Invalid("slot ", slot, " of block ", block, " is not in the pool");
   }
   std::vector<float> values(config_.decoder.kv_numbers());
-  const absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values));
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(model_->ReadSlot(block, slot, absl::MakeSpan(values)));
   return values;
 }
 
 absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
-  if (absl::Status status = CheckPass(pass); !status.ok()) return status;
+  OUTRIDER_TRY(CheckPass(pass));
   size_t rows = 0, logit_rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (absl::Status status = CheckSequence(i, batch[i]); !status.ok()) return status;
+    OUTRIDER_TRY(CheckSequence(i, batch[i]));
     rows += batch[i].tokens.size();
     logit_rows += static_cast<size_t>(batch[i].logit_rows);
   }

@@ -82,14 +82,14 @@ absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& run
       if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
       if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
       if (rows + 1 + nodes > most_rows) {
-        if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+        OUTRIDER_TRY(ProposeTogether(*proposer, draftings));
         draftings.clear();
         rows = 0;
       }
       rows += 1 + nodes;
       draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
     }
-    if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+    OUTRIDER_TRY(ProposeTogether(*proposer, draftings));
   }
   return absl::OkStatus();
 }

@@ -220,7 +220,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(absl::string_view 
                                                               const HttpLimits& limits,
                                                               HttpHandlers handlers) {
   std::unique_ptr<HttpServer> server(new HttpServer(std::move(tls), limits, std::move(handlers)));
-  if (absl::Status status = server->Listen(flag, listen); !status.ok()) return status;
+  OUTRIDER_TRY(server->Listen(flag, listen));
   asio::co_spawn(server->io_, server->Accept(), asio::detached);
   server->thread_ = std::thread([&io = server->io_] { io.run(); });
   return server;

@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(std::string cert, std::
   std::unique_ptr<TlsFiles> files(new TlsFiles(std::move(cert), std::move(key), std::move(client_ca)));
   files->times_ = files->TimesOfFiles();
   files->checked_ = Clock::now();
-  if (absl::Status status = files->Read(); !status.ok()) return status;
+  OUTRIDER_TRY(files->Read());
   return files;
 }
 
@@ -95,12 +95,12 @@ absl::Status TlsFiles::Read() {
     return error ? Invalid(path, ": ", error.message()) : absl::OkStatus();
   };
   fresh->use_certificate_chain_file(cert_, error);
-  if (absl::Status status = check(cert_); !status.ok()) return status;
+  OUTRIDER_TRY(check(cert_));
   fresh->use_private_key_file(key_, ssl::context::pem, error);
-  if (absl::Status status = check(key_); !status.ok()) return status;
+  OUTRIDER_TRY(check(key_));
   if (!client_ca_.empty()) {
     fresh->load_verify_file(client_ca_, error);
-    if (absl::Status status = check(client_ca_); !status.ok()) return status;
+    OUTRIDER_TRY(check(client_ca_));
     fresh->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert);
   }
   context_ = std::move(fresh);

@@ -248,7 +248,7 @@ absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult
     if (row.top_size() != std::min(size, vocab_size)) {
       return InvalidVerdict(absl::StrCat("a row of ", row.top_size(), " candidates"));
     }
-    if (absl::Status status = CheckTop(row.top(), vocab_size); !status.ok()) return status;
+    OUTRIDER_TRY(CheckTop(row.top(), vocab_size));
     CandidateRow& candidates = parsed.emplace_back();
     for (const v1::TokenLogprob& top : row.top()) {
       candidates.push_back({static_cast<TokenId>(top.id()), top.logprob()});
@@ -271,7 +271,7 @@ absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::Position
     }
     if (position.top_size() > most)
       return InvalidVerdict(absl::StrCat(position.top_size(), " likeliest tokens"));
-    if (absl::Status status = CheckTop(position.top(), vocab_size); !status.ok()) return status;
+    OUTRIDER_TRY(CheckTop(position.top(), vocab_size));
   }
   return absl::OkStatus();
 }

@@ -126,9 +126,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     }
     return grpc::InsecureServerCredentials();
   }
-  if (absl::Status status = CheckFiles(security.cert, security.key, security.client_ca); !status.ok()) {
-    return status;
-  }
+  OUTRIDER_TRY(CheckFiles(security.cert, security.key, security.client_ca));
   grpc::experimental::TlsServerCredentialsOptions options(std::make_shared<FileWatcherCertificateProvider>(
       security.key, security.cert, security.client_ca, kRefreshSeconds));
   options.watch_identity_key_cert_pairs();
@@ -138,10 +136,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
   }
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::experimental::TlsServerCredentials(options);
   if (!security.token_file.empty()) {
-    auto tokens = TokenFile::Open(security.token_file);
-    if (!tokens.ok()) return tokens.status();
+    auto tokens = OUTRIDER_TRY(TokenFile::Open(security.token_file));
     credentials->SetAuthMetadataProcessor(
-        std::make_shared<TokenCheck>(*std::move(tokens), security.on_refused));
+        std::make_shared<TokenCheck>(std::move(tokens), security.on_refused));
   }
   return credentials;
 }
@@ -155,7 +152,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     }
     return grpc::InsecureChannelCredentials();
   }
-  if (absl::Status status = CheckFiles(security.cert, security.key, security.ca); !status.ok()) return status;
+  OUTRIDER_TRY(CheckFiles(security.cert, security.key, security.ca));
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(std::make_shared<FileWatcherCertificateProvider>(
       security.key, security.cert, security.ca, kRefreshSeconds));
@@ -163,10 +160,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   if (!security.cert.empty()) options.watch_identity_key_cert_pairs();
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(options);
   if (security.token_file.empty()) return credentials;
-  auto tokens = TokenFile::Open(security.token_file);
-  if (!tokens.ok()) return tokens.status();
+  auto tokens = OUTRIDER_TRY(TokenFile::Open(security.token_file));
   return grpc::CompositeChannelCredentials(
-      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(*std::move(tokens))));
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(std::move(tokens))));
 }
 
 absl::string_view BearerToken(absl::string_view authorization) {

@@ -145,9 +145,7 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
 
 // Checks what can be known of the models before they are loaded, which takes long.
 absl::Status Check(const Models& models, const Flags& flags) {
-  for (const std::unique_ptr<ServedModel>& model : models) {
-    if (absl::Status status = model->Check(); !status.ok()) return status;
-  }
+  for (const std::unique_ptr<ServedModel>& model : models) OUTRIDER_TRY(model->Check());
   const ServiceFlags& first = flags.services.front();
   for (size_t i = 1; i < models.size(); ++i) {
     const ServiceFlags& other = flags.services[i];
@@ -204,14 +202,13 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
 // Returns only if it cannot start, with the reason.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   const Models models = MakeModels(program, flags);
-  if (absl::Status status = Check(models, flags); !status.ok()) return status;
+  OUTRIDER_TRY(Check(models, flags));
   Load(models, flags);
   if (flags.runner.parallel.rank > 0) models.front()->Follow();
   std::vector<Endpoint> endpoints;
   for (const std::unique_ptr<ServedModel>& model : models) endpoints.push_back(model->Start());
-  const auto started = ServerProcess::Start(flags.process, endpoints);
-  if (!started.ok()) return started.status();
-  ServerProcess& process = **started;
+  const auto started = OUTRIDER_TRY(ServerProcess::Start(flags.process, endpoints));
+  ServerProcess& process = *started;
   for (size_t i = 0; i < models.size(); ++i) models[i]->Serve(process, i);
   process.SetServing(true);
   for (size_t i = 0; i < models.size(); ++i) models[i]->LogServing(process, i);

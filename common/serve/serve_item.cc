@@ -64,10 +64,9 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {
 }
 
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n) {
-  absl::StatusOr<SequenceId> id = ParseSequenceId(update.sequence_id());
-  if (!id.ok()) return id.status();
+  SequenceId id = OUTRIDER_TRY(ParseSequenceId(update.sequence_id()));
   WorkItem item;
-  item.id = *id;
+  item.id = id;
   item.round = update.round();
   item.base = update.base();
   item.prefix_hash = update.prefix_hash();

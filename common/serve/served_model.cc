@@ -14,6 +14,7 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
+#include "common/spec/status.h"
 #include "common/text/tokenizer.h"
 
 namespace outrider {
@@ -131,12 +132,11 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
 }
 
 absl::Status ServedModel::Check() {
-  const auto config = ReadModelConfig(options_.runner.model_dir);
-  if (!config.ok()) return config.status();
-  const auto tokenizer = Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json"));
-  if (!tokenizer.ok()) return tokenizer.status();
-  tokenizer_ = (*tokenizer)->Fingerprint();
-  eos_ids_ = config->eos_token_ids;
+  const auto config = OUTRIDER_TRY(ReadModelConfig(options_.runner.model_dir));
+  const auto tokenizer =
+      OUTRIDER_TRY(Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json")));
+  tokenizer_ = tokenizer->Fingerprint();
+  eos_ids_ = config.eos_token_ids;
   return absl::OkStatus();
 }
 
@@ -164,9 +164,7 @@ absl::Status ServedModel::TryToLoad() {
     LogInfo("waiting for the other ranks",
             {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
   };
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options_.runner);
-  if (!runner.ok()) return runner.status();
-  runner_ = *std::move(runner);
+  runner_ = OUTRIDER_TRY(Runner::Load(options_.runner));
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
   info_ = Describe(*runner_, options_, tokenizer_);
   if (spec_.complete_info) spec_.complete_info(info_);

@@ -220,7 +220,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     if (!status.ok()) return status;
   }
   if (const std::string& health = flags.server.health_listen; !health.empty()) {
-    if (absl::Status status = CheckAddress("--health-listen", health); !status.ok()) return status;
+    OUTRIDER_TRY(CheckAddress("--health-listen", health));
   }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
   AddGauge(*endpoints.front().registry, "build_info", "1; which version this is.",
@@ -231,9 +231,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
   };
   for (const Endpoint& endpoint : endpoints) {
-    auto rpc = RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller);
-    if (!rpc.ok()) return rpc.status();
-    process->rpcs_.push_back(*std::move(rpc));
+    auto rpc = OUTRIDER_TRY(RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller));
+    process->rpcs_.push_back(std::move(rpc));
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();
   }
@@ -246,9 +245,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
         [process = process.get()](bool closed) { process->CountStall(closed); }));
   }
   if (!flags.metrics_listen.empty()) {
-    auto metrics = ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()});
-    if (!metrics.ok()) return metrics.status();
-    process->metrics_ = *std::move(metrics);
+    process->metrics_ =
+        OUTRIDER_TRY(ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()}));
   }
   return process;
 }

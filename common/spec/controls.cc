@@ -94,11 +94,11 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
     return OutOfRange("frequency_penalty", params.frequency_penalty, "[-2, 2]");
   }
-  if (absl::Status status = CheckBias(params.logit_bias, vocab); !status.ok()) return status;
-  if (absl::Status status = CheckIds("allowed_ids", params.allowed_ids, vocab); !status.ok()) return status;
-  if (absl::Status status = CheckIds("bad_ids", params.bad_ids, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(CheckBias(params.logit_bias, vocab));
+  OUTRIDER_TRY(CheckIds("allowed_ids", params.allowed_ids, vocab));
+  OUTRIDER_TRY(CheckIds("bad_ids", params.bad_ids, vocab));
   if (params.min_tokens < 0) return OutOfRange("min_tokens", params.min_tokens, "[0, 2147483647]");
-  if (absl::Status status = CheckIds("eos_ids", params.eos_ids, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(CheckIds("eos_ids", params.eos_ids, vocab));
   if (!SomeTokenIsLeft(params, vocab)) {
     return FieldError("allowed_ids", "ids of which bad_ids and min_tokens leave at least one",
                       "together with bad_ids and min_tokens no token is left");
@@ -138,7 +138,7 @@ void TokenCounts::Update(std::span<const TokenId> context) {
 }
 
 absl::StatusOr<Controls> Controls::Create(SamplingParams params, size_t prompt_length, int vocab) {
-  if (absl::Status status = ValidateSamplingParams(params, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(ValidateSamplingParams(params, vocab));
   return Controls(std::move(params), prompt_length, vocab);
 }
 

@@ -83,10 +83,8 @@ absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_abs
       }
       break;
   }
-  if (absl::Status status = CheckIds(q, vocab); !status.ok()) return status;
-  if (q.form != Distribution::Form::kPointMass) {
-    if (absl::Status status = CheckWeights(q); !status.ok()) return status;
-  }
+  OUTRIDER_TRY(CheckIds(q, vocab));
+  if (q.form != Distribution::Form::kPointMass) OUTRIDER_TRY(CheckWeights(q));
   if (q.form == Distribution::Form::kDense) q.weights.resize(static_cast<size_t>(vocab));
   if (!(q(drafted) > 0))
     return Bad("q_zero_for_drafted_token", "token ", drafted, " cannot come from this q");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -73,4 +74,25 @@ inline std::string Excerpt(absl::string_view text, size_t most) {
   return absl::StrCat(text.substr(0, end), "... (", text.size(), " bytes)");
 }
 
+// What OUTRIDER_TRY returns and gives.
+inline absl::Status ErrorOf(absl::Status& status) { return std::move(status); }
+inline void ValueOf(const absl::Status&) {}
+template <class T>
+absl::Status ErrorOf(absl::StatusOr<T>& value) {
+  return std::move(value).status();
+}
+template <class T>
+T ValueOf(absl::StatusOr<T>& value) {
+  return *std::move(value);
+}
+
 }  // namespace outrider
+
+// The value of a Status (nothing) or StatusOr; or, if it is an error, the enclosing function returns it. A
+// statement, or all of an initialiser or of the right side of an assignment; never an argument.
+#define OUTRIDER_TRY(...)                                                 \
+  __extension__({                                                         \
+    auto outrider_tried = (__VA_ARGS__);                                  \
+    if (!outrider_tried.ok()) return ::outrider::ErrorOf(outrider_tried); \
+    ::outrider::ValueOf(outrider_tried);                                  \
+  })

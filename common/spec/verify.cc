@@ -111,19 +111,18 @@ absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, Row
   Prefix longest;
   double ratio = 1;
   for (size_t i = 0; i <= proposal.size() && ratio > 0; ++i) {
-    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
-    if (!row.ok()) return row.status();
+    const WeightRow row = OUTRIDER_TRY(rows(static_cast<int>(i)));
     double h = ratio;
     if (i < proposal.size()) {
-      const double overlap = Overlap(*row, proposal[i].q, ratio);
+      const double overlap = Overlap(row, proposal[i].q, ratio);
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
     }
     if (i == 0 || noise.Test(Purpose::kAccept, n + i - 1, 0, [h](double u) { return u < h; })) {
-      longest = {i, ratio, *row};
+      longest = {i, ratio, row};
     }
     if (i < proposal.size()) {
-      emitted.push_back(Emit(*row, proposal[i].token));
-      ratio = std::min(ratio * (*row)(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
+      emitted.push_back(Emit(row, proposal[i].token));
+      ratio = std::min(ratio * row(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
     }
   }
   return longest;
@@ -133,13 +132,12 @@ absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, Row
 absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
                                         Noise& noise) {
   std::vector<Emitted> emitted;
-  const absl::StatusOr<Prefix> prefix = LongestPrefix(proposal, rows, n, noise, emitted);
-  if (!prefix.ok()) return prefix.status();
-  const auto& [length, ratio, row] = *prefix;
+  const Prefix prefix = OUTRIDER_TRY(LongestPrefix(proposal, rows, n, noise, emitted));
+  const auto& [length, ratio, row] = prefix;
   ChainVerdict verdict{.accepted = static_cast<int>(length)};
   if (length == proposal.size()) {
     verdict.token = DrawToken(row.point_mass, Purpose::kBonus, n + length, noise,
-                              [&](double u) { return Sample(prefix->row, u); });
+                              [&](double u) { return Sample(prefix.row, u); });
   } else {
     const Residual rest = RestOf(row, proposal[length].q, ratio);
     verdict.empty_residual = rest.empty() ? 1 : 0;
@@ -216,7 +214,7 @@ TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise) {
-  if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
+  OUTRIDER_TRY(ValidateVerifyOptions(options));
   if (!IsChain(proposal)) return VerifyTree(options, proposal, rows, round_start, noise);
   const bool coupled = options.rule == Rule::kCoupled;
   for (const ProposalNode& node : proposal) {

@@ -109,23 +109,22 @@ class Step {
 absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const ProposalNode> tree,
                                    RowSource rows, uint64_t round_start, Noise& noise) {
   const bool coupled = options.rule == Rule::kCoupled;
-  if (absl::Status status = Check(options, tree); !status.ok()) return status;
+  OUTRIDER_TRY(Check(options, tree));
   Verdict verdict;
   int node = -1;
   for (uint64_t position = round_start;; ++position) {
-    const absl::StatusOr<WeightRow> row = rows(node + 1);
-    if (!row.ok()) return row.status();
+    const WeightRow row = OUTRIDER_TRY(rows(node + 1));
     Children children = ChildrenOf(node, tree);
     // For a point mass the order makes no difference.
-    if (options.sibling_order == SiblingOrder::kRandom && row->point_mass < 0)
+    if (options.sibling_order == SiblingOrder::kRandom && row.point_mass < 0)
       Shuffle(position, noise, children);
-    Step step(tree, *row, position, noise, verdict);
+    Step step(tree, row, position, noise, verdict);
     TokenId token = 0;
     node = coupled ? step.Race(children, token) : step.TryInTurn(children, token);
-    const double log_probability = std::log((*row)(token));
+    const double log_probability = std::log(row(token));
     verdict.log_probabilities.push_back(log_probability);
     verdict.surprisal -= log_probability;
-    verdict.entropy += Entropy(*row);
+    verdict.entropy += Entropy(row);
     if (node < 0) {
       verdict.token = token;
       verdict.kind = children.empty() ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;

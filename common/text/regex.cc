@@ -11,6 +11,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 #include "common/text/unicode_additions.h"
 #include "common/text/utf8.h"
@@ -130,9 +131,7 @@ class Translator {
   explicit Translator(std::string_view pattern) : rest_(pattern) {}
 
   absl::StatusOr<std::string> Run() {
-    while (!rest_.empty()) {
-      if (absl::Status status = Next(); !status.ok()) return status;
-    }
+    while (!rest_.empty()) OUTRIDER_TRY(Next());
     if (in_class_) return Unsupported("[ without ]");
     return std::move(out_);
   }

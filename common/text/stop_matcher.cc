@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/status/status.h"
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 #include "common/text/utf8.h"
 
@@ -19,9 +20,7 @@ absl::Status CheckStops(std::span<const std::string> stops) {
       return absl::InvalidArgumentError(
           Concat("stop[", i, "]: ", stops[i].size(), " bytes, must be 1 to ", StopMatcher::kMaxStopBytes));
     }
-    if (!IsValidUtf8(stops[i])) {
-      return absl::InvalidArgumentError(Concat("stop[", i, "]: not valid UTF-8"));
-    }
+    if (!IsValidUtf8(stops[i])) return absl::InvalidArgumentError(Concat("stop[", i, "]: not valid UTF-8"));
   }
   return absl::OkStatus();
 }
@@ -29,7 +28,7 @@ absl::Status CheckStops(std::span<const std::string> stops) {
 }  // namespace
 
 absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> stops) {
-  if (absl::Status status = CheckStops(stops); !status.ok()) return status;
+  OUTRIDER_TRY(CheckStops(stops));
   StopMatcher matcher;
   std::vector<Node>& nodes = matcher.nodes_;
   nodes.emplace_back();

@@ -10,14 +10,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
 #include "common/kv/prefix_hash.h"
+#include "common/spec/status.h"
 #include "common/text/bpe_model.h"
 #include "common/text/pre_tokenizer.h"
 
 namespace outrider {
 namespace {
 
-absl::Status WithName(std::string_view name, const absl::Status& status) {
-  return {status.code(), Concat(name, ": ", status.message())};
+// The value, or its error with the name before it.
+template <class T>
+absl::StatusOr<T> WithName(std::string_view name, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return absl::Status(value.status().code(), Concat(name, ": ", value.status().message()));
 }
 
 // The bytes that the decoder emits for a token: in the byte-level alphabet, the token as written if one of
@@ -137,26 +141,15 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name,
                                                             const std::string& folder) {
-  absl::StatusOr<TokenizerSpec> parsed = ParseTokenizerJson(json);
-  if (!parsed.ok()) return WithName(name, parsed.status());
-  TokenizerSpec& spec = *parsed;
+  TokenizerSpec spec = OUTRIDER_TRY(WithName(name, ParseTokenizerJson(json)));
   const uint64_t fingerprint = FingerprintOf(spec);
-  if (!folder.empty()) {
-    if (absl::Status status = AddTokensBeside(folder, &spec); !status.ok()) return status;
-  }
-  auto model = BpeModel::Create(spec);
-  if (!model.ok()) return WithName(name, model.status());
-  auto pre_tokenizer = PreTokenizer::Create(spec.steps);
-  if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
-  const Normalizer normalizer(spec.normalizer);
-  auto added = AddedTokens::Create(spec.added, normalizer);
-  if (!added.ok()) return WithName(name, added.status());
-
+  if (!folder.empty()) OUTRIDER_TRY(AddTokensBeside(folder, &spec));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
   tokenizer->fingerprint_ = fingerprint;
-  tokenizer->model_ = *std::move(model);
-  tokenizer->pre_tokenizer_ = *std::move(pre_tokenizer);
-  tokenizer->added_ = *std::move(added);
+  tokenizer->model_ = OUTRIDER_TRY(WithName(name, BpeModel::Create(spec)));
+  tokenizer->pre_tokenizer_ = OUTRIDER_TRY(WithName(name, PreTokenizer::Create(spec.steps)));
+  const Normalizer normalizer(spec.normalizer);
+  tokenizer->added_ = OUTRIDER_TRY(WithName(name, AddedTokens::Create(spec.added, normalizer)));
   tokenizer->spelling_ = spec.spelling;
   for (const auto& [token, id] : spec.vocab) tokenizer->AddToken(token, id, /*special=*/false);
   for (const AddedToken& token : spec.added) {

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -29,7 +30,7 @@ absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderConfig& 
                                                            const RunnerOptions& options,
                                                            const Kernels& kernels, ThreadPool& thread_pool) {
   std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, thread_pool));
-  if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
+  OUTRIDER_TRY(model->AllocateMemory());
   return model;
 }
 
@@ -79,9 +80,7 @@ absl::Status CpuModel::AllocateMemory() {
       {scores_, scores * 4, "attention scores"},
   };
   for (const Request& request : requests) {
-    absl::StatusOr<Buffer> buffer = Buffer::Allocate(request.bytes, request.what);
-    if (!buffer.ok()) return buffer.status();
-    request.buffer = *std::move(buffer);
+    request.buffer = OUTRIDER_TRY(Buffer::Allocate(request.bytes, request.what));
   }
   kv_.base = cache_.data();
   rows_.ReserveMemory(options_.max_batch_rows);

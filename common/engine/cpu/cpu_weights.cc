@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -153,15 +154,14 @@ class Loader {
 
   absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
     if (!status_.ok()) return status_;
-    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "the weights");
-    if (!memory.ok()) return memory.status();
+    Buffer memory = OUTRIDER_TRY(Buffer::Allocate(bytes_, "the weights"));
     for (const Vector& vector : vectors_) {
-      float* to = reinterpret_cast<float*>(memory->data() + vector.offset);
+      float* to = reinterpret_cast<float*>(memory.data() + vector.offset);
       ReadElements(vector.source, 0, vector.size, to);
       if (vector.to != nullptr) *vector.to = to;
     }
     for (Matrix& matrix : matrices_) {
-      char* to = memory->data() + matrix.offset;
+      char* to = memory.data() + matrix.offset;
       matrix.source.tensors = GetParts(matrix.parts);
       if (!status_.ok()) return status_;
       Pack(matrix.source, storage_, pool, to);
@@ -242,16 +242,13 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
   }
   if (spec.outer_norms) loader.AddNorm(tensors.final_norm, &weights.final_norm);
   if (spec.outer_norms) loader.AddMatrix(tensors.head, &weights.head);
-  absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
-  if (!memory.ok()) return memory.status();
-  weights.memory = *std::move(memory);
+  weights.memory = OUTRIDER_TRY(loader.PackAll(pool, progress));
   if (!spec.outer_norms) return weights;
-  absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");
-  if (!copy.ok()) return copy.status();
-  std::memcpy(copy->data(), weights.embedding.data, copy->bytes());
-  weights.embedding.data = copy->data();
+  Buffer copy = OUTRIDER_TRY(Buffer::Allocate(weights.embedding.bytes(), "the embedding"));
+  std::memcpy(copy.data(), weights.embedding.data, copy.bytes());
+  weights.embedding.data = copy.data();
   weights.embedding.memory = nullptr;
-  weights.embedding_memory = *std::move(copy);
+  weights.embedding_memory = std::move(copy);
   return weights;
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/engine/decoder/narrow_floats.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -95,11 +96,10 @@ Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const
 absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
                                                       const Kernels& kernels, ThreadPool& thread_pool) {
   const int n = static_cast<int>(weights.shape[0]), k = static_cast<int>(weights.shape[1]);
-  absl::StatusOr<Buffer> memory = Buffer::Allocate(PackedBytes(n, k, storage), "a head");
-  if (!memory.ok()) return memory.status();
-  Pack(Concatenated({weights}), storage, thread_pool, memory->data());
-  const PackedMatrix matrix{memory->data(), n, k};
-  return std::make_unique<CpuMatrix>(*std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
+  Buffer memory = OUTRIDER_TRY(Buffer::Allocate(PackedBytes(n, k, storage), "a head"));
+  Pack(Concatenated({weights}), storage, thread_pool, memory.data());
+  const PackedMatrix matrix{memory.data(), n, k};
+  return std::make_unique<CpuMatrix>(std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
 }
 
 }  // namespace outrider

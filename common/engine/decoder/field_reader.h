@@ -45,9 +45,7 @@ class FieldReader {
 
   template <typename... Parts>
   void Fail(absl::string_view name, const Parts&... parts) {
-    if (status_->ok()) {
-      *status_ = Invalid(path_, ": ", prefix_, name, " ", parts...);
-    }
+    if (status_->ok()) *status_ = Invalid(path_, ": ", prefix_, name, " ", parts...);
   }
 
   const absl::Status& status() const { return *status_; }

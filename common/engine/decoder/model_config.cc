@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 
 namespace outrider {
@@ -226,9 +227,8 @@ void ReadRope(FieldReader& fields, DecoderConfig& spec) {
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
-  absl::StatusOr<nlohmann::json> json = JsonObjectIn(path);
-  if (!json.ok()) return json.status();
-  FieldReader fields(path, *json);
+  nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, json);
   ModelConfig config;
   config.decoder = ReadDecoder(fields);
   config.quantization = ReadQuantization(fields);
@@ -240,9 +240,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   if (!fields.status().ok()) return fields.status();
 
   const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
-  absl::StatusOr<nlohmann::json> generation_json = JsonObjectIfThere(generation_path);
-  if (!generation_json.ok()) return generation_json.status();
-  FieldReader generation(generation_path, *generation_json);
+  nlohmann::json generation_json = OUTRIDER_TRY(JsonObjectIfThere(generation_path));
+  FieldReader generation(generation_path, generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);
   if (!generation.status().ok()) return generation.status();
   return config;

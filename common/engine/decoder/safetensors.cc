@@ -80,7 +80,7 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   const std::string index_path = absl::StrCat(model_dir, "/model.safetensors.index.json");
   std::error_code ignored;
   if (std::filesystem::exists(single, ignored) || !std::filesystem::exists(index_path, ignored)) {
-    if (absl::Status status = tensors.AddFile(single); !status.ok()) return status;
+    OUTRIDER_TRY(tensors.AddFile(single));
     return tensors;
   }
   const absl::StatusOr<Json> parsed = ParseJson(ReadFile(index_path).value_or(""));
@@ -99,10 +99,7 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  for (const std::string& name : names) {
-    if (absl::Status status = tensors.AddFile(absl::StrCat(model_dir, "/", name)); !status.ok())
-      return status;
-  }
+  for (const std::string& name : names) OUTRIDER_TRY(tensors.AddFile(absl::StrCat(model_dir, "/", name)));
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     const std::string path = absl::StrCat(model_dir, "/", file.get<std::string>());
     const auto found = tensors.tensors_.find(tensor);
@@ -229,25 +226,22 @@ absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::stri
 }
 
 absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
-  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
-  if (!found.ok()) return found.status();
-  const std::string& type = (*found)->type;
+  const Stored* const found = OUTRIDER_TRY(FindWithShape(name, shape));
+  const std::string& type = found->type;
   if (type != "F32" && type != "BF16" && type != "F16") {
     return Refuse(name, absl::StrCat("dtype ", type, ", expected F32, BF16 or F16"));
   }
   const ElementType read = type == "F32"    ? ElementType::kFloat32
                            : type == "BF16" ? ElementType::kBFloat16
                                             : ElementType::kFloat16;
-  return TensorView{read, (*found)->shape, (*found)->data.data()};
+  return TensorView{read, found->shape, found->data.data()};
 }
 
 absl::StatusOr<absl::string_view> SafeTensors::GetBytes(absl::string_view name, absl::string_view type,
                                                         absl::Span<const int64_t> shape) const {
-  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
-  if (!found.ok()) return found.status();
-  if ((*found)->type != type)
-    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected ", type));
-  return (*found)->data;
+  const Stored* const found = OUTRIDER_TRY(FindWithShape(name, shape));
+  if (found->type != type) return Refuse(name, absl::StrCat("dtype ", found->type, ", expected ", type));
+  return found->data;
 }
 
 uint64_t SafeTensors::Hash() const {

@@ -98,11 +98,10 @@ std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& co
 
 Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const std::string path = dir + "/config.json";
-  const absl::StatusOr<nlohmann::json> config = JsonObjectIn(path);
-  if (!config.ok()) return config.status();
-  FieldReader fields(path, *config);
+  const nlohmann::json config = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, config);
   const HeadFolder folder{dir, fields, target};
-  const std::optional<ProposerKind> kind = KindOf(fields, *config);
+  const std::optional<ProposerKind> kind = KindOf(fields, config);
   if (!kind) {
     fields.Fail("proposer", "must be one of ", absl::StrJoin(kProposerNames, ", "));
     return fields.status();
@@ -154,14 +153,13 @@ absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const Propo
   }
   std::vector<std::unique_ptr<Proposer>> proposers;
   for (const std::string& dir : target.options.heads) {
-    Loaded proposer = LoadProposer(dir, target);
-    if (!proposer.ok()) return proposer.status();
+    auto proposer = OUTRIDER_TRY(LoadProposer(dir, target));
     for (const std::unique_ptr<Proposer>& other : proposers) {
-      if (other->kind() == (*proposer)->kind()) {
+      if (other->kind() == proposer->kind()) {
         return Invalid("--heads ", dir, ": there is another ", NameOf(other->kind()));
       }
     }
-    proposers.push_back(*std::move(proposer));
+    proposers.push_back(std::move(proposer));
   }
   std::sort(proposers.begin(), proposers.end(),
             [](const auto& a, const auto& b) { return a->kind() < b->kind(); });

@@ -86,12 +86,12 @@ absl::StatusOr<SequenceState*> SequenceStore::FindOrCreate(const WorkItem& item)
   if (!item.invalid.ok()) return item.invalid;
   if (SequenceState* entry = entries_.Find(item.id)) return entry;
   if (entries_.released(item.id)) return SequenceUnknown();
-  if (absl::Status status = CheckOrigin(item, FindOrigin(item)); !status.ok()) return status;
-  if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
+  OUTRIDER_TRY(CheckOrigin(item, FindOrigin(item)));
+  OUTRIDER_TRY(MakeRoomForSequence(item.branch));
   // Making room may have evicted the origin itself. It is looked up before there is an entry that has the
   // item's own id.
   const SequenceState* origin = FindOrigin(item);
-  if (absl::Status status = CheckOrigin(item, origin); !status.ok()) return status;
+  OUTRIDER_TRY(CheckOrigin(item, origin));
   SequenceState* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival_ = ++last_arrival_;
   entry->idle_since_ = absl::Now();
@@ -145,9 +145,9 @@ absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
 
 absl::Status SequenceStore::Reconcile(SequenceState& entry, const WorkItem& item) {
   if (item.params == nullptr && item.params_hash != entry.params_hash_) return ParamsUnknown();
-  if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
+  OUTRIDER_TRY(CheckLimits(item, limits_));
   const bool kept = entry.params_ != nullptr && KeepsHiddenStates(*entry.params_);
-  if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
+  OUTRIDER_TRY(UpdateParams(entry, item));
   // What was computed lacks what the new proposer needs, or the other way round.
   if (KeepsHiddenStates(*entry.params_) != kept) entry.cache_.Reset();
   entry.proposer_computed_ = std::min(entry.proposer_computed_, static_cast<int>(item.base));
@@ -167,18 +167,16 @@ absl::Status SequenceStore::Compact(SequenceState& entry,
 absl::Status SequenceStore::UpdateParams(SequenceState& entry, const WorkItem& item) {
   const bool known = item.params_hash == entry.params_hash_ && entry.controls_ != nullptr;
   if (item.params == nullptr || known) return absl::OkStatus();
-  absl::StatusOr<Controls> controls =
-      Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab);
-  if (!controls.ok()) return controls.status();
+  Controls controls =
+      OUTRIDER_TRY(Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab));
   std::unique_ptr<Controls> proposal_controls;
   if (item.params->proposer) {
-    absl::StatusOr<Controls> own =
-        Controls::Create(ProposalSampling(*item.params), item.params->prompt_length, limits_.vocab);
-    if (!own.ok()) return own.status();
-    proposal_controls = std::make_unique<Controls>(*std::move(own));
+    Controls own = OUTRIDER_TRY(
+        Controls::Create(ProposalSampling(*item.params), item.params->prompt_length, limits_.vocab));
+    proposal_controls = std::make_unique<Controls>(std::move(own));
   }
   entry.proposal_controls_ = std::move(proposal_controls);
-  entry.controls_ = std::make_unique<Controls>(*std::move(controls));
+  entry.controls_ = std::make_unique<Controls>(std::move(controls));
   entry.params_ = item.params;
   entry.params_hash_ = item.params_hash;
   return absl::OkStatus();

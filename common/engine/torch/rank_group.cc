@@ -105,10 +105,9 @@ class RankGroup::Watch {
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options,
                                                            StepRunner& runner) {
-  const absl::StatusOr<Rendezvous> rendezvous = ParseRendezvous(options.rendezvous);
-  if (!rendezvous.ok()) return rendezvous.status();
+  const Rendezvous rendezvous = OUTRIDER_TRY(ParseRendezvous(options.rendezvous));
   try {
-    return std::unique_ptr<RankGroup>(new RankGroup(options, *rendezvous, runner));
+    return std::unique_ptr<RankGroup>(new RankGroup(options, rendezvous, runner));
   } catch (const c10::Error& error) {
     return Unavailable(options, error.what_without_backtrace());
   } catch (const std::exception& error) {

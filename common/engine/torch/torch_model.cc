@@ -71,9 +71,7 @@ class TorchModel final : public Model {
 
   absl::Status Load(const DecoderConfig& model, const TensorSource& source, const RunnerOptions& options) {
     const ParallelOptions& parallel = options.parallel;
-    const absl::StatusOr<DecoderConfig> shared = ShareOf(model, options);
-    if (!shared.ok()) return shared.status();
-    const DecoderConfig& spec = *shared;
+    const DecoderConfig spec = OUTRIDER_TRY(ShareOf(model, options));
     at::set_num_threads(options.threads);
     bits_depend_on_ =
         absl::StrCat("libtorch ", TORCH_VERSION, " on ", runner_->device().str(), ", ",
@@ -83,26 +81,19 @@ class TorchModel final : public Model {
     bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
     if (parallel.size > 1) {
       // Before the weights, which may take long: from here on a rank that fails is noticed.
-      absl::StatusOr<std::unique_ptr<RankGroup>> ranks = RankGroup::Join(parallel, *runner_);
-      if (!ranks.ok()) return ranks.status();
-      ranks_ = *std::move(ranks);
+      ranks_ = OUTRIDER_TRY(RankGroup::Join(parallel, *runner_));
     }
-    absl::StatusOr<Weights> weights =
-        LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress);
-    if (!weights.ok()) return weights.status();
-    if (ranks_ != nullptr) {
-      if (absl::Status status = CheckAgreement(*weights, options); !status.ok()) return status;
-    }
+    Weights weights =
+        OUTRIDER_TRY(LoadWeights(source, model, {parallel.rank, parallel.size}, Tensors(), options.progress));
+    if (ranks_ != nullptr) OUTRIDER_TRY(CheckAgreement(weights, options));
     kv_blocks_ = std::min(KvBlocks(spec, options, runner_->FreeMemory(), bytes_per_block_),
                           std::numeric_limits<int>::max() - 1);
     if (ranks_ != nullptr) kv_blocks_ = static_cast<int>(ranks_->Least(kv_blocks_));
     max_positions_ = static_cast<int>(
         std::min<int64_t>(spec.max_position_embeddings, int64_t{kv_blocks_} * options.block_size));
-    absl::StatusOr<PagedCache> cache =
-        PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors());
-    if (!cache.ok()) return cache.status();
+    PagedCache cache = OUTRIDER_TRY(PagedCache::Create(spec, kv_blocks_ + 1, options.block_size, Tensors()));
     if (parallel.rank == 0) observed_ = options.observe != nullptr;
-    decoder_.emplace(spec, *std::move(weights), *std::move(cache), ranks_.get(),
+    decoder_.emplace(spec, std::move(weights), std::move(cache), ranks_.get(),
                      observed_ ? options.observe : nullptr);
     return absl::OkStatus();
   }
@@ -148,12 +139,11 @@ class TorchModel final : public Model {
   absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override {
     if (!has_hidden_states()) return Model::Project(hidden);
     LogitsView view;
-    const absl::Status status = Try(*runner_, "projecting hidden states", [&] {
+    OUTRIDER_TRY(Try(*runner_, "projecting hidden states", [&] {
       const at::Tensor rows = RowsOf(hidden, decoder_->spec().hidden_size).to(runner_->device());
       view = OnHost(runner_->ToHost(decoder_->Logits(rows).contiguous()));
       return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
+    }));
     return view;
   }
   absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override {
@@ -168,11 +158,10 @@ class TorchModel final : public Model {
   absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override {
     if (!has_hidden_states()) return Model::LoadMatrix(weights);
     at::Tensor copy;
-    const absl::Status status = Try(*runner_, "copying a matrix", [&] {
+    OUTRIDER_TRY(Try(*runner_, "copying a matrix", [&] {
       copy = ViewOf(weights).to(Tensors(), /*non_blocking=*/false, /*copy=*/true).contiguous();
       return absl::OkStatus();
-    });
-    if (!status.ok()) return status;
+    }));
     return std::make_unique<TorchMatrix>(std::move(copy), *runner_);
   }
   void Wake() override {}
@@ -254,14 +243,13 @@ class TorchModel final : public Model {
 
   // Executes a command that rank 0 sent.
   absl::Status Obey(absl::Span<const int64_t> numbers) {
-    const absl::StatusOr<Command> command = Command::Decode(numbers);
-    if (!command.ok()) return command.status();
-    if (!command->batch.empty()) {
-      runner_->ToHost(Compute(command->batch, PassOptions()));
-    } else if (!command->moves.empty()) {
-      decoder_->cache().MoveSlots(command->blocks, command->moves);
+    const Command command = OUTRIDER_TRY(Command::Decode(numbers));
+    if (!command.batch.empty()) {
+      runner_->ToHost(Compute(command.batch, PassOptions()));
+    } else if (!command.moves.empty()) {
+      decoder_->cache().MoveSlots(command.blocks, command.moves);
     } else {
-      decoder_->cache().CopyBlock(command->from, command->to);
+      decoder_->cache().CopyBlock(command.from, command.to);
     }
     return absl::OkStatus();
   }
@@ -305,9 +293,8 @@ absl::StatusOr<std::unique_ptr<Model>> MakeTorchModel(const DecoderConfig& spec,
       options.dtype == "bfloat16" || (options.dtype == "auto" && runner->device().is_cuda());
   StepRunner& device = *runner;
   auto model = std::make_unique<TorchModel>(std::move(runner), bfloat16);
-  const absl::Status status = Try(device, absl::StrCat("loading ", options.model_dir),
-                                  [&] { return model->Load(spec, weights, options); });
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(Try(device, absl::StrCat("loading ", options.model_dir),
+                   [&] { return model->Load(spec, weights, options); }));
   return model;
 }
 

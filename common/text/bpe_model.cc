@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <queue>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "common/spec/status.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -161,8 +161,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
     if (byte_level) token = id_of(ByteLevelCharacter(static_cast<uint8_t>(byte)));
     if (!byte_level && spec.byte_fallback) token = id_of(ByteToken(static_cast<uint8_t>(byte)));
     if (byte_level && token == kNoToken && (spec.unknown_token || spec.byte_fallback)) {
-      return absl::InvalidArgumentError(
-          Concat("model.unk_token is not supported with a vocabulary that lacks byte ", byte));
+      return Invalid("model.unk_token is not supported with a vocabulary that lacks byte ", byte);
     }
   }
   if (!spec.spelling.byte_level) {
@@ -174,8 +173,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
     if (spec.unknown_token) {
       model->unknown_ = id_of(*spec.unknown_token);
       if (model->unknown_ == kNoToken) {
-        return absl::InvalidArgumentError(
-            Concat("model.unk_token \"", *spec.unknown_token, "\" is not in model.vocab"));
+        return Invalid("model.unk_token \"", *spec.unknown_token, "\" is not in model.vocab");
       }
     }
     model->fuse_unknown_ = spec.fuse_unknown;
@@ -183,15 +181,14 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
   model->merges_.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
     const auto& [left, right] = spec.merges[rank];
-    const auto left_id = ids.find(left);
-    const auto right_id = ids.find(right);
-    const auto result = ids.find(Concat(left, right));
-    if (left_id == ids.end() || right_id == ids.end() || result == ids.end()) {
-      return absl::InvalidArgumentError(Concat("model.merges[", rank, "] (\"", left, " ", right,
-                                               "\") uses a token that is not in model.vocab"));
+    const std::pair pair(id_of(left), id_of(right));
+    const TokenId result = id_of(left + right);
+    if (pair.first == kNoToken || pair.second == kNoToken || result == kNoToken) {
+      return Invalid("model.merges[", rank, "] (\"", left, " ", right,
+                     "\") uses a token that is not in model.vocab");
     }
     // A repeated pair replaces the earlier one, as in HF.
-    model->merges_[{left_id->second, right_id->second}] = {static_cast<int32_t>(rank), result->second};
+    model->merges_[pair] = {static_cast<int32_t>(rank), result};
   }
   if (spec.ignore_merges) {
     for (const auto& [token, id] : spec.vocab) {

@@ -26,7 +26,6 @@ struct Deleter {
     Free(object);
   }
 };
-using CodePtr = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
 using MatchDataPtr = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
 using MatchContextPtr = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
 
@@ -150,20 +149,17 @@ class Translator {
       if (c == ']') in_class_ = false;
       return Copy(1);
     }
-    if (c == '[') return OpenClass();
+    if (c == '[') {
+      in_class_ = true;
+      const size_t size = rest_.starts_with("[^") ? 2 : 1;
+      return rest_.substr(size).starts_with("]") ? Unsupported("[]") : Copy(size);
+    }
     if (rest_.starts_with("(?")) return OpenGroup();
     if (c == '{' && (rest_.size() < 2 || !absl::ascii_isdigit(rest_[1])))
       return Unsupported("{ without a number");
     // "}+" is possessive in PCRE2, and a repeated repeat in Oniguruma.
     if (rest_.starts_with("}+")) return Unsupported("}+");
     return Copy(1);
-  }
-
-  absl::Status OpenClass() {
-    in_class_ = true;
-    const size_t size = rest_.starts_with("[^") ? 2 : 1;
-    if (rest_.substr(size).starts_with("]")) return Unsupported("[]");
-    return Copy(size);
   }
 
   absl::Status OpenGroup() {
@@ -233,28 +229,21 @@ class Translator {
 
 }  // namespace
 
-struct Regex::Code {
-  CodePtr pcre;
-};
-
 absl::StatusOr<Regex> Regex::Compile(const std::string& pattern, Syntax syntax) {
   const uint32_t options =
       syntax == Syntax::kLiteral ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  auto code = std::make_shared<Code>();
-  code->pcre.reset(pcre2_compile(Bytes(pattern), pattern.size(), options, &error, &offset, nullptr));
-  if (code->pcre == nullptr) {
-    return absl::InvalidArgumentError(
-        Concat("regex \"", pattern, "\": ", ErrorMessage(error), " at offset ", offset));
-  }
+  pcre2_code* const code = pcre2_compile(Bytes(pattern), pattern.size(), options, &error, &offset, nullptr);
+  if (code == nullptr)
+    return Invalid("regex \"", pattern, "\": ", ErrorMessage(error), " at offset ", offset);
   // Without a JIT (or without permission for executable memory) pcre2_match interprets the same pattern.
-  pcre2_jit_compile(code->pcre.get(), PCRE2_JIT_COMPLETE);
-  return Regex(std::move(code));
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+  return Regex({code, pcre2_code_free});
 }
 
 absl::Status Regex::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> match) const {
-  Search search(code_->pcre.get(), text);
+  Search search(static_cast<const pcre2_code*>(code_.get()), text);
   size_t position = 0;
   size_t last_end = std::string_view::npos;
   while (position <= text.size()) {

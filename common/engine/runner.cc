@@ -209,7 +209,16 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   if (sequence.logit_rows < 0 || sequence.logit_rows > count) {
     return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
   }
-  if (absl::Status status = CheckHiddenStates(sequence); !status.ok()) return refuse(status.message());
+  if (sequence.hidden_rows != 0 || !sequence.embeddings.empty()) {
+    if (!model_->has_hidden_states()) return refuse("hidden states, on an engine that shows none");
+    const int64_t hidden = config_.decoder.hidden_size;
+    const int64_t numbers = static_cast<int64_t>(sequence.embeddings.size());
+    if (sequence.hidden_rows < 0 || sequence.hidden_rows > count) {
+      return refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
+    }
+    if (numbers % hidden != 0) return refuse(numbers, " numbers of embeddings, a row has ", hidden);
+    if (numbers / hidden > count) return refuse(numbers / hidden, " embeddings for ", count, " tokens");
+  }
   if (sequence.task != nullptr) {
     if (!sequence.parents.empty()) return refuse("a task for a tree");
     if (!model_->CanRun(*sequence.task)) return refuse("a task that this model cannot run");
@@ -226,22 +235,6 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   for (const TokenId token : sequence.tokens) {
     if (token < 0 || token >= config_.decoder.vocab_size)
       return refuse("token ", token, " is not in the vocabulary");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
-  if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
-  if (!model_->has_hidden_states()) return Invalid("hidden states, on an engine that shows none");
-  const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
-  if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
-    return Invalid(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
-  }
-  if (sequence.embeddings.size() % hidden != 0) {
-    return Invalid(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
-  }
-  if (sequence.embeddings.size() / hidden > count) {
-    return Invalid(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
   }
   return absl::OkStatus();
 }

@@ -112,8 +112,6 @@ class Runner {
   absl::Status CheckPass(const PassOptions& pass) const;
   // Checks that the rows are within the context and that a tree is well-formed.
   absl::Status CheckPositions(const SequenceRows& sequence) const;
-  // Checks that neither hidden_rows nor the embeddings exceed the tokens.
-  absl::Status CheckHiddenStates(const SequenceRows& sequence) const;
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const;
 
   const RunnerOptions options_;

@@ -30,16 +30,6 @@ struct VerdictToFollow {
   std::vector<float> hidden = {};
 };
 
-// `hidden` has the judged rows, if the sequence's proposer wants them.
-VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
-  VerdictToFollow verdict{.sequence = &sequence};
-  if (hidden.rows == 0) return verdict;
-  const std::vector<int>& path = sequence.answer().verdict->path;
-  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
-  verdict.hidden.assign(row.begin(), row.end());
-  return verdict;
-}
-
 // The proposer that the sequence's parameters name; null if there is none, or if the item in progress is
 // ProposeWork.
 Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
@@ -326,7 +316,11 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
     const auto* const verify = std::get_if<VerifyWork>(&sequence.work());
     const bool wants_proposal = verify != nullptr && verify->propose && ProposerOf(*runner_, sequence);
     if (decision.done.ok() && *decision.done && wants_proposal) {
-      to_follow.push_back(ToFollow(sequence, decision.hidden));
+      VerdictToFollow& verdict = to_follow.emplace_back(VerdictToFollow{.sequence = &sequence});
+      if (decision.hidden.rows == 0) continue;
+      const std::vector<int>& path = sequence.answer().verdict->path;
+      const absl::Span<const float> row = decision.hidden.row(path.empty() ? 0 : path.back() + 1);
+      verdict.hidden.assign(row.begin(), row.end());
     } else if (!decision.done.ok() || *decision.done) {
       store_.Finish(sequence, decision.done.status());
     }

@@ -77,22 +77,20 @@ bool SomeTokenIsLeft(const SamplingParams& params, int vocab) {
 }  // namespace
 
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
-  // Written so that NaN fails.
-  if (!(params.temperature >= 0 && params.temperature <= 100)) {
-    return OutOfRange("temperature", params.temperature, "[0, 100]");
-  }
   if (params.top_k < 0) return OutOfRange("top_k", params.top_k, "[0, 2147483647]");
-  if (!(params.top_p > 0 && params.top_p <= 1)) return OutOfRange("top_p", params.top_p, "(0, 1]");
-  if (!(params.min_p >= 0 && params.min_p <= 1)) return OutOfRange("min_p", params.min_p, "[0, 1]");
-  // A logit divided by it stays finite.
-  if (!(params.repetition_penalty >= 0.01 && params.repetition_penalty <= 10)) {
-    return OutOfRange("repetition_penalty", params.repetition_penalty, "[0.01, 10]");
-  }
-  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
-    return OutOfRange("presence_penalty", params.presence_penalty, "[-2, 2]");
-  }
-  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
-    return OutOfRange("frequency_penalty", params.frequency_penalty, "[-2, 2]");
+  const struct {
+    const char* field;
+    double value, least, most;
+    const char* range;
+  } ranges[] = {{"temperature", params.temperature, 0, 100, "[0, 100]"},
+                {"top_p", params.top_p, std::numeric_limits<double>::denorm_min(), 1, "(0, 1]"},
+                {"min_p", params.min_p, 0, 1, "[0, 1]"},
+                // A logit divided by it stays finite.
+                {"repetition_penalty", params.repetition_penalty, 0.01, 10, "[0.01, 10]"},
+                {"presence_penalty", params.presence_penalty, -2, 2, "[-2, 2]"},
+                {"frequency_penalty", params.frequency_penalty, -2, 2, "[-2, 2]"}};
+  for (const auto& [field, value, least, most, range] : ranges) {
+    if (!(value >= least && value <= most)) return OutOfRange(field, value, range);  // NaN too
   }
   OUTRIDER_TRY(CheckBias(params.logit_bias, vocab));
   OUTRIDER_TRY(CheckIds("allowed_ids", params.allowed_ids, vocab));

@@ -86,13 +86,6 @@ class HostDraft {
   Distribution q_;
 };
 
-// The prefix that the block rule accepts, and the row after it.
-struct Prefix {
-  size_t length = 0;
-  double ratio = 1;
-  WeightRow row;
-};
-
 // What a verdict reports of one emitted token.
 struct Emitted {
   double log_probability, entropy;
@@ -105,41 +98,37 @@ Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token))
 //   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
 // The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
 // = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no longer
-// prefix can pass. `emitted` gets the entries of x_1, x_2, ..., of the prefix and maybe of more.
-absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                     Noise& noise, std::vector<Emitted>& emitted) {
-  Prefix longest;
+// prefix can pass. The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
+absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
+                                        Noise& noise) {
+  std::vector<Emitted> emitted;  // by x_1, x_2, ..., of the prefix that stands and maybe of more
+  size_t length = 0;             // of that prefix, with its ratio and the row after it
+  double prefix_ratio = 1;
+  WeightRow row;
   double ratio = 1;
   for (size_t i = 0; i <= proposal.size() && ratio > 0; ++i) {
-    const WeightRow row = OUTRIDER_TRY(rows(static_cast<int>(i)));
+    const WeightRow next = OUTRIDER_TRY(rows(static_cast<int>(i)));
     double h = ratio;
     if (i < proposal.size()) {
-      const double overlap = Overlap(row, proposal[i].q, ratio);
+      const double overlap = Overlap(next, proposal[i].q, ratio);
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
     }
     if (i == 0 || noise.Test(Purpose::kAccept, n + i - 1, 0, [h](double u) { return u < h; })) {
-      longest = {i, ratio, row};
+      length = i;
+      prefix_ratio = ratio;
+      row = next;
     }
     if (i < proposal.size()) {
-      emitted.push_back(Emit(row, proposal[i].token));
-      ratio = std::min(ratio * row(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
+      emitted.push_back(Emit(next, proposal[i].token));
+      ratio = std::min(ratio * next(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
     }
   }
-  return longest;
-}
-
-// The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
-absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                        Noise& noise) {
-  std::vector<Emitted> emitted;
-  const Prefix prefix = OUTRIDER_TRY(LongestPrefix(proposal, rows, n, noise, emitted));
-  const auto& [length, ratio, row] = prefix;
   ChainVerdict verdict{.accepted = static_cast<int>(length)};
   if (length == proposal.size()) {
     verdict.token = DrawToken(row.point_mass, Purpose::kBonus, n + length, noise,
-                              [&](double u) { return Sample(prefix.row, u); });
+                              [&](double u) { return Sample(row, u); });
   } else {
-    const Residual rest = RestOf(row, proposal[length].q, ratio);
+    const Residual rest = RestOf(row, proposal[length].q, prefix_ratio);
     verdict.empty_residual = rest.empty() ? 1 : 0;
     verdict.token = DrawToken(row.point_mass, Purpose::kResidual, n + length, noise,
                               [&](double u) { return rest.Sample(u); });

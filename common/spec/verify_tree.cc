@@ -30,14 +30,6 @@ absl::Status Check(const VerifyOptions& options, std::span<const ProposalNode> t
   return absl::OkStatus();
 }
 
-Children ChildrenOf(int node, std::span<const ProposalNode> tree) {
-  Children children;
-  for (size_t i = 0; i < tree.size(); ++i) {
-    if (tree[i].parent == node) children.push_back(static_cast<int>(i));
-  }
-  return children;
-}
-
 // Fisher and Yates. Asks for a number only where there is a choice.
 void Shuffle(uint64_t position, Noise& noise, Children& children) {
   for (size_t i = 0; i + 1 < children.size(); ++i) {
@@ -114,7 +106,10 @@ absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const
   int node = -1;
   for (uint64_t position = round_start;; ++position) {
     const WeightRow row = OUTRIDER_TRY(rows(node + 1));
-    Children children = ChildrenOf(node, tree);
+    Children children;
+    for (size_t i = 0; i < tree.size(); ++i) {
+      if (tree[i].parent == node) children.push_back(static_cast<int>(i));
+    }
     // For a point mass the order makes no difference.
     if (options.sibling_order == SiblingOrder::kRandom && row.point_mass < 0)
       Shuffle(position, noise, children);

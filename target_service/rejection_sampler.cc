@@ -99,8 +99,7 @@ void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsVie
 absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
   const SequenceParams& params = sequence.params();
   if (const int wanted = sequence.work_as<VerifyWork>().candidates; wanted > 0) {
-    std::vector<CandidateRow> rows = OUTRIDER_TRY(Candidates(logits, wanted));
-    sequence.answer().candidates = std::move(rows);
+    sequence.answer().candidates = OUTRIDER_TRY(Candidates(logits, wanted));
     return true;
   }
   const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;

@@ -103,11 +103,10 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
     return item.has_propose() ? InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with append_only")
                               : absl::OkStatus();
   }
-  Proposal proposal =
-      OUTRIDER_TRY(ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size())));
-  OUTRIDER_TRY(CheckSize(proposal, work.committed(), info));
   VerifyWork verify;
-  verify.proposal = std::move(proposal);
+  verify.proposal =
+      OUTRIDER_TRY(ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size())));
+  OUTRIDER_TRY(CheckSize(verify.proposal, work.committed(), info));
   verify.content_hash = ContentHash(item);
   if (item.candidates() > kMaxCandidates) {
     return FieldError("candidates", absl::StrCat("0 to ", kMaxCandidates), absl::StrCat(item.candidates()));

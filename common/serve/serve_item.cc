@@ -64,9 +64,8 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {
 }
 
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n) {
-  SequenceId id = OUTRIDER_TRY(ParseSequenceId(update.sequence_id()));
   WorkItem item;
-  item.id = id;
+  item.id = OUTRIDER_TRY(ParseSequenceId(update.sequence_id()));
   item.round = update.round();
   item.base = update.base();
   item.prefix_hash = update.prefix_hash();

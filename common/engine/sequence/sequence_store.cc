@@ -274,9 +274,8 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
 }
 
 void SequenceStore::KeepPath(SequenceState& entry) {
-  const absl::Status kept =
-      Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, entry.answer_.verdict->path); });
-  OUTRIDER_CHECK(kept.ok());
+  const std::vector<int>& path = entry.answer_.verdict->path;
+  OUTRIDER_CHECK(Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, path); }).ok());
 }
 
 // Keeps the drafted tokens. How far a draft got may depend on its tokens, so losing them would bias the

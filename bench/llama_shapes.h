@@ -23,4 +23,23 @@ inline constexpr ModelShape kLlama1B = {.vocab = 128256,
                                         .head_dim = 64,
                                         .context = 2048};
 
+// In their place where what they compute does not matter, and it must not take long even on an emulated GPU.
+// Heads are as large, since kernels have only these sizes.
+inline constexpr ModelShape kTiny3B = {.vocab = 4096,
+                                       .hidden = 128,
+                                       .intermediate = 256,
+                                       .layers = 2,
+                                       .heads = 3,
+                                       .kv_heads = 1,
+                                       .head_dim = 128,
+                                       .context = 512};
+inline constexpr ModelShape kTiny1B = {.vocab = 4096,
+                                       .hidden = 64,
+                                       .intermediate = 128,
+                                       .layers = 2,
+                                       .heads = 4,
+                                       .kv_heads = 1,
+                                       .head_dim = 64,
+                                       .context = 512};
+
 }  // namespace outrider

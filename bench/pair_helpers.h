@@ -110,10 +110,11 @@ inline absl::StatusOr<nlohmann::ordered_json> BeginReport(const Client& client) 
   return report;
 }
 
-// A client of a coordinator that has found both of its services.
-inline absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address) {
+// A client of a coordinator that has found both of its services. `models` is their process if they share one.
+inline absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, const std::string& address,
+                                                 ChildProcess* models = nullptr) {
   auto client = Client::Connect(address);
-  while (client.ok() && coordinator.running()) {
+  while (client.ok() && coordinator.running() && (models == nullptr || models->running())) {
     const auto description = client->Describe();
     if (!description.ok()) return description.status();
     if (description->has_target() && description->has_draft()) return client;
@@ -121,6 +122,9 @@ inline absl::StatusOr<Client> ConnectWhenServing(ChildProcess& coordinator, cons
   }
   if (!coordinator.running()) {
     return absl::UnavailableError(absl::StrCat("the coordinator ended with ", coordinator.HowItEnded()));
+  }
+  if (models != nullptr && !models->running()) {
+    return absl::UnavailableError(absl::StrCat("the models' process ended with ", models->HowItEnded()));
   }
   return client;
 }

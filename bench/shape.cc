@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "bench/controlled_pair.h"
 #include "bench/llama_shapes.h"
+#include "bench/one_process.h"
 #include "bench/pair_helpers.h"
 #include "bench/run_benchmark.h"
 #include "bench/shape_load.h"
@@ -36,10 +37,13 @@ struct Flags {
   int max_tokens = 64;
   int repeats = 1;
   int scale = 1;
+  bool tiny = false;
   std::vector<int> streams;  // concurrent, each above 1
   double slice = 2;
   std::string pair;
   bool write_only = false;
+  bool random = false;
+  bool one_process = false;
 };
 
 // Sums over full rounds. Left out are the prompt's round, the first round with a draft, which includes the
@@ -177,7 +181,9 @@ class ShapeBench {
 constexpr char kComplete[] = "complete";
 
 std::string MadeFor(const Flags& flags) {
-  return absl::StrCat("--alpha ", absl::StrJoin(flags.alphas, " "), " --scale ", flags.scale);
+  const std::string weights =
+      flags.random ? "--random" : absl::StrCat("--alpha ", absl::StrJoin(flags.alphas, " "));
+  return absl::StrCat(weights, " --scale ", flags.scale, flags.tiny ? " --tiny" : "");
 }
 
 absl::StatusOr<bool> HasPair(const fs::path& folder, const Flags& flags) {
@@ -190,7 +196,7 @@ absl::StatusOr<bool> HasPair(const fs::path& folder, const Flags& flags) {
 
 absl::Status WritePair(const fs::path& folder, const Flags& flags) {
   const ControlledPair pair(flags.alphas);
-  ModelShape target = kLlama3B, draft = kLlama1B;
+  ModelShape target = flags.tiny ? kTiny3B : kLlama3B, draft = flags.tiny ? kTiny1B : kLlama1B;
   uint64_t bytes = 0;
   for (ModelShape* shape : {&target, &draft}) {
     shape->layers = std::max(1, shape->layers / flags.scale);
@@ -211,12 +217,25 @@ absl::Status WritePair(const fs::path& folder, const Flags& flags) {
       fs::copy_file(fs::path(flags.tokenizer) / "tokenizer.json", folder / name / "tokenizer.json",
                     fs::copy_options::overwrite_existing, error);
     }
-    if (error || !WriteModel(folder / name, shape, pair.Weights(role))) {
+    const FillRow fill = flags.random ? FillRow(RandomRows()) : pair.Weights(role);
+    if (error || !WriteModel(folder / name, shape, fill)) {
       return absl::UnavailableError(absl::StrCat("cannot write ", (folder / name).string()));
     }
   }
   std::ofstream(folder / kComplete) << MadeFor(flags) << "\n";
   return absl::OkStatus();
+}
+
+absl::StatusOr<nlohmann::ordered_json> MeasureWith(const Client& client, const Flags& flags) {
+  auto report = BeginReport(client);
+  if (!report.ok()) return report.status();
+  (*report)["scale"] = flags.scale;
+  (*report)["one_process"] = flags.one_process;
+  ShapeBench bench(client, flags);
+  if (auto status = bench.Measure(); !status.ok()) return status;
+  report->update(bench.Report());
+  if (auto status = bench.MeasureLoads(*report); !status.ok()) return status;
+  return report;
 }
 
 absl::StatusOr<nlohmann::ordered_json> Measure(Flags& flags) {
@@ -233,18 +252,16 @@ absl::StatusOr<nlohmann::ordered_json> Measure(Flags& flags) {
   }
   if (flags.write_only) return nlohmann::ordered_json();
   flags.services.draft_budget_seconds = kDraftBudgetSeconds;
+  if (flags.one_process) {
+    const auto pair = OneProcess::Start(flags.services);
+    if (!pair.ok()) return pair.status();
+    return MeasureWith((*pair)->client(), flags);
+  }
   auto pair = RunningPair::Start(flags.services);
   if (!pair.ok()) return pair.status();
   // The services have the files mapped, so an interrupted run leaves nothing large behind.
   if (flags.pair.empty()) fs::remove_all(folder);
-  auto report = BeginReport(pair->client);
-  if (!report.ok()) return report.status();
-  (*report)["scale"] = flags.scale;
-  ShapeBench bench(pair->client, flags);
-  if (auto status = bench.Measure(); !status.ok()) return status;
-  report->update(bench.Report());
-  if (auto status = bench.MeasureLoads(*report); !status.ok()) return status;
-  return report;
+  return MeasureWith(pair->client, flags);
 }
 
 int Main(int argc, char** argv) {
@@ -260,8 +277,13 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(2, 1024))
       ->expected(1, 8);
   AddNumber(app, "--slice", flags.slice, "seconds per figure of many streams", 0.1, 1e3);
+  app.add_flag("--tiny", flags.tiny, "far smaller shapes, to try the program itself");
   app.add_option("--pair", flags.pair, "folder for the weights: reused if it has them, else written");
-  app.add_flag("--write-only", flags.write_only, "only write the weights into --pair");
+  CLI::Option* const write_only =
+      app.add_flag("--write-only", flags.write_only, "only write the weights into --pair");
+  app.add_flag("--random", flags.random, "random weights, none of them zero: no acceptance rate is chosen")
+      ->needs(write_only);
+  app.add_flag("--one-process", flags.one_process, "serve both models by outrider-pair");
   AddComputeFlags(app, flags.services);
   app.add_option("--tokenizer", flags.tokenizer, "folder with a tokenizer.json; any will do")
       ->check(CLI::ExistingDirectory)

@@ -140,8 +140,7 @@ ModelServiceSpec DraftSpec() {
   return {
       .name = "draft",
       .listen = "127.0.0.1:7071",
-      // Its steps are short, and whoever it drafts for waits for them.
-      .high_priority = true,
+      .role = ModelRole::kDraft,
       .define_flags =
           [top_n](CLI::App& app, RunnerOptions& runner) {
             app.add_option("--top-n", *top_n,

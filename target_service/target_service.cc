@@ -141,6 +141,7 @@ ModelServiceSpec TargetSpec() {
   const auto inexact_trees = std::make_shared<bool>(false);
   return {.name = "target",
           .listen = "127.0.0.1:7072",
+          .role = ModelRole::kTarget,
           .define_flags =
               [inexact_trees](CLI::App& app, RunnerOptions& runner) {
                 app.add_option("--heads", runner.heads,

@@ -45,7 +45,10 @@ def in_chunks(prompts: Prompts) -> list[list[dict[str, Any]]]:
     return passes
 
 
+def same_bits(logits: np.ndarray, others: np.ndarray) -> bool:
+    return np.array_equal(logits.view(np.uint32), others.view(np.uint32))
+
+
 def same_in_a_batch_and_in_chunks(engine: Engine, prompts: Prompts, one_by_one: np.ndarray) -> bool:
     """Whether the bits are those of the prompts alone."""
-    return all(np.array_equal(engine.logits(passes).view(np.uint32), one_by_one.view(np.uint32))
-               for passes in (together(prompts), in_chunks(prompts)))
+    return all(same_bits(engine.logits(passes), one_by_one) for passes in (together(prompts), in_chunks(prompts)))

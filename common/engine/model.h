@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -23,6 +24,12 @@ class Matrix {
   // y = x W^T for W [n, k], k even: x is float32 [rows, k] and y float32 [rows, n]. An error means that the
   // device failed.
   virtual absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) = 0;
+};
+
+// What a model that captures its steps in CUDA graphs did so far.
+struct GraphCaptures {
+  int64_t count = 0;     // of captured graphs, those that are gone included
+  absl::Status failure;  // of a capture, after which no more are made; OK: none failed
 };
 
 // Owns weights, KV pool and scratch memory. Not thread-safe, except for Wake.
@@ -82,11 +89,14 @@ class Model {
   // What decides the last bits of a result besides dtype and kernels, in words: device, library, its version
   // and its algorithms. Empty if nothing else does.
   virtual std::string bits_depend_on() const { return ""; }
+  virtual GraphCaptures graph_captures() const { return {}; }
   virtual int kv_blocks() const = 0;
   // The longest sequence that the KV pool and the position encoding support.
   virtual int max_positions() const = 0;
   virtual size_t bytes_per_block() const = 0;  // keys and values of all layers
-  virtual size_t weight_bytes() const = 0;     // as packed, without the embedding
+  // What a step of one row reads of the weights, beside a row of the embedding: all of them as packed, but of
+  // the embedding nothing, unless the head is the same memory.
+  virtual size_t weight_bytes() const = 0;
 };
 
 }  // namespace outrider

@@ -50,9 +50,6 @@ absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) 
   if (options.frequent_tokens < 0) {
     return Invalid("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
   }
-  if (options.frequent_tokens > 0 && options.engine == "native" && options.device != "cpu") {
-    return Invalid("--frequent-tokens ", options.frequent_tokens, ": needs --device cpu or --engine torch");
-  }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
     return Invalid("--matmul-algorithms ", options.matmul_algorithms,
                    ": needs --device cuda:N and --engine native");
@@ -85,12 +82,11 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   }
   DecoderConfig spec = runner->config_.decoder;
   if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
-    runner->frequent_ =
+    spec.head_tokens = runner->frequent_ =
         OUTRIDER_TRY(ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size));
-    spec.head_rows = options.frequent_tokens;
   }
   const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
-  const TensorSource& weights = spec.head_rows > 0 ? static_cast<const TensorSource&>(cut) : whole;
+  const TensorSource& weights = !spec.head_tokens.empty() ? static_cast<const TensorSource&>(cut) : whole;
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
   runner->model_ = OUTRIDER_TRY(backend.Load(spec, weights, sized, runner->thread_pool_));

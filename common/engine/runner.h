@@ -84,7 +84,7 @@ class Runner {
   absl::Status Follow() { return model_->Follow(); }
 
   // Whether a sequence of a batch may carry this task.
-  bool CanRun(const DeviceTask& task) const { return frequent_.empty() && model_->CanRun(task); }
+  bool CanRun(const DeviceTask& task) const { return model_->CanRun(task); }
 
   const ModelConfig& config() const { return config_; }
   bool row_invariant() const { return model_->row_invariant(); }
@@ -92,6 +92,7 @@ class Runner {
   std::string dtype() const { return model_->dtype(); }  // as resolved, if it was "auto"
   std::string kernel_name() const { return model_->kernel_name(); }
   std::string algorithms() const { return model_->algorithms(); }
+  GraphCaptures graph_captures() const { return model_->graph_captures(); }
   // What decides the last bits of a result, in words: with the same weights and the same words, the bits are
   // the same.
   std::string numerics() const;
@@ -100,7 +101,7 @@ class Runner {
   int block_size() const { return options_.block_size; }
   int max_batch_rows() const { return options_.max_batch_rows; }
   size_t bytes_per_block() const { return model_->bytes_per_block(); }  // keys and values of all layers
-  size_t weight_bytes() const { return model_->weight_bytes(); }        // as packed, without the embedding
+  size_t weight_bytes() const { return model_->weight_bytes(); }        // as Model::weight_bytes
   // SafeTensors::Hash of the model's files. Only rank 0 knows it.
   uint64_t weights_hash() const { return weights_hash_; }
 

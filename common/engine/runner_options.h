@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -46,6 +47,10 @@ struct ParallelOptions {
   std::function<void(const absl::Status& why)> on_lost;
 };
 
+// What a model is loaded for. On a GPU a draft runs before other models in its process, since its steps are
+// short and the target waits for them; and a model captures the steps of its role when it is loaded.
+enum class ModelRole : uint8_t { kAny, kDraft, kTarget };
+
 struct RunnerOptions {
   std::string model_dir;          // a Hugging Face directory: config.json and safetensors
   std::string engine = "native";  // our kernels for the device, or "torch": libtorch
@@ -70,10 +75,10 @@ struct RunnerOptions {
   // If kv_blocks is 0, returns the pool's bytes, in place of kv_memory_fraction, given those that are free
   // after all other allocations. Called once, by the thread that loads. May be null.
   std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
-  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used
-  // untested, so that a later start computes the same bits. Empty: none.
+  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used, so
+  // that a later start computes the same bits. Empty: none.
   std::string matmul_algorithms;
-  bool high_priority = false;  // on a GPU: run before other models in this process
+  ModelRole role = ModelRole::kAny;
   ParallelOptions parallel;
   // For tools: called with the output of each stage of a forward pass, which makes it slow. May be null.
   std::function<void(const StageOutput& output)> observe;

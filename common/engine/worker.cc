@@ -343,6 +343,7 @@ void Worker::ReportIfLost(const absl::Status& status) {
 
 void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
+  if (hooks_.on_graphs) hooks_.on_graphs(runner_->graph_captures());
   const int in_progress = static_cast<int>(store_.active().size());
   if (items_ != in_progress) CountItems(in_progress - std::exchange(items_, in_progress));
 }

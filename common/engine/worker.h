@@ -40,8 +40,8 @@ struct StepStats {
 class Worker {
  public:
   // Called from the engine thread, except on_items, which any thread may call. on_step follows each forward
-  // pass; on_state precedes each forward pass and follows each iteration of the loop. The constructor also
-  // calls on_state once.
+  // pass; on_state and on_graphs precede each forward pass and follow each iteration of the loop. The
+  // constructor also calls these two once.
   struct Hooks {
     std::function<void(const StepStats&)> on_step;
     std::function<void(const SequenceStoreCounts&)> on_state;
@@ -50,6 +50,7 @@ class Worker {
     std::function<void(int)> on_items = nullptr;
     // The device failed; the model cannot be used any more.
     std::function<void(const absl::Status&)> on_failure = nullptr;
+    std::function<void(const GraphCaptures&)> on_graphs = nullptr;
   };
 
   // The engine thread polls `source`, if there is one, whenever it is idle, and now and then between steps.

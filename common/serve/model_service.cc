@@ -118,7 +118,7 @@ RunnerOptions RunnerFor(const ModelServiceSpec& spec, const ServiceFlags& servic
   options.matmul_algorithms = service.runner.matmul_algorithms;
   options.frequent_tokens = service.runner.frequent_tokens;
   options.heads = service.runner.heads;
-  options.high_priority = spec.high_priority;
+  options.role = spec.role;
   options.max_batch_rows = flags.worker.max_batch_rows;
   options.max_sequences = flags.worker.sequences.max_sequences;
   return options;

@@ -38,9 +38,9 @@ class StreamService {
 
 // How the services differ.
 struct ModelServiceSpec {
-  std::string name;            // "draft" or "target"; metrics begin with outrider_<name>_
-  std::string listen;          // default address
-  bool high_priority = false;  // RunnerOptions::high_priority
+  std::string name;    // "draft" or "target"; metrics begin with outrider_<name>_
+  std::string listen;  // default address
+  ModelRole role = ModelRole::kAny;
   // Flags of its own, some of which are the runner's; may be null.
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
   // Adds to `info` what is specific to this service; may be null.

@@ -60,7 +60,12 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   return info;
 }
 
-// Hooks that update the metrics outrider_<name>_... of a registry, which outlives them; all but on_failure.
+void Raise(prometheus::Counter* counter, int64_t to) {
+  counter->Increment(static_cast<double>(to) - counter->Value());
+}
+
+}  // namespace
+
 Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& name) {
   const auto gauge = [&](const char* metric, const char* help) {
     return AddGauge(registry, absl::StrCat(name, "_", metric), help);
@@ -90,6 +95,10 @@ Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& nam
       histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
   auto* const batch_rows = histogram("batch_rows", "Rows (tokens) in a forward pass.",
                                      {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
+  auto* const graph_captures =
+      counter("graph_captures_total", "Steps captured as CUDA graphs, one for each shape.");
+  auto* const graph_captures_ended = gauge(
+      "graph_captures_ended", "1 once a capture failed, after which no step is captured any more, else 0.");
   return {[=](const StepStats& stats) {
             step_seconds->Observe(absl::ToDoubleSeconds(stats.duration));
             batch_sequences->Observe(stats.sequences);
@@ -100,17 +109,21 @@ Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& nam
             blocks_used->Set(counts.blocks_used);
             blocks_cached->Set(counts.blocks_cached);
             blocks_free->Set(counts.blocks_free);
-            const auto raise = [](prometheus::Counter* total, int64_t to) {
-              total->Increment(static_cast<double>(to) - total->Value());
-            };
-            raise(prefix_queried, counts.prefix_queried);
-            raise(prefix_hit, counts.prefix_hit);
-            raise(preemptions, counts.preemptions);
+            Raise(prefix_queried, counts.prefix_queried);
+            Raise(prefix_hit, counts.prefix_hit);
+            Raise(preemptions, counts.preemptions);
           },
-          [=](int more) { items->Increment(more); }};
+          [=](int more) { items->Increment(more); },
+          /*on_failure=*/nullptr,
+          [=](const GraphCaptures& captures) {
+            Raise(graph_captures, captures.count);
+            if (captures.failure.ok() || graph_captures_ended->Value() == 1) return;
+            graph_captures_ended->Set(1);
+            LogWarning(
+                "steps are no longer captured",
+                {{"serves", name}, {"captured", captures.count}, {"error", captures.failure.message()}});
+          }};
 }
-
-}  // namespace
 
 double KvBudget::PoolBytes(double free_bytes, size_t block_bytes) {
   absl::MutexLock lock(&mutex_);

@@ -33,6 +33,10 @@ namespace outrider {
 // outlive the result.
 std::function<bool()> EngineIsStuck(const Worker& worker);
 
+// Hooks that update the metrics outrider_<name>_... of a registry, which outlives them; all but on_failure.
+// `name` is also that of the model in the log.
+Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& name);
+
 // Divides memory among the KV pools of the models that one process loads at the same time.
 //
 // All pools together get a fraction of the memory that is free once every model has everything but its pool.

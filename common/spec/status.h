@@ -75,6 +75,7 @@ inline std::string Excerpt(absl::string_view text, size_t most) {
 }
 
 // What OUTRIDER_TRY returns and gives.
+namespace try_internal {
 inline absl::Status ErrorOf(absl::Status& status) { return std::move(status); }
 inline void ValueOf(const absl::Status&) {}
 template <class T>
@@ -85,14 +86,15 @@ template <class T>
 T ValueOf(absl::StatusOr<T>& value) {
   return *std::move(value);
 }
+}  // namespace try_internal
 
 }  // namespace outrider
 
 // The value of a Status (nothing) or StatusOr; or, if it is an error, the enclosing function returns it. A
 // statement, or all of an initialiser or of the right side of an assignment; never an argument.
-#define OUTRIDER_TRY(...)                                                 \
-  __extension__({                                                         \
-    auto outrider_tried = (__VA_ARGS__);                                  \
-    if (!outrider_tried.ok()) return ::outrider::ErrorOf(outrider_tried); \
-    ::outrider::ValueOf(outrider_tried);                                  \
+#define OUTRIDER_TRY(...)                                                               \
+  __extension__({                                                                       \
+    auto outrider_tried = (__VA_ARGS__);                                                \
+    if (!outrider_tried.ok()) return ::outrider::try_internal::ErrorOf(outrider_tried); \
+    ::outrider::try_internal::ValueOf(outrider_tried);                                  \
   })

@@ -111,15 +111,22 @@ class Batch {
 
   AttentionSize size() const { return SizeOf(shape_, sequences_); }
 
-  // [rows, query_heads * head_dim]
+  absl::StatusOr<size_t> AddTo(Attention& attention, const AttentionSize& size) const {
+    return attention.Add(size, sequences_);
+  }
+
+  // By the second of two plans. [rows, query_heads * head_dim]
   Halves Attend(const AttentionSize& size, int window) const {
     const int64_t query_stride = Width(shape_) + 64;
     const DeviceArray<uint16_t> cache(Cache()), queries(Queries(query_stride));
     const DeviceArray<uint16_t> out(static_cast<size_t>(size.rows * Width(shape_)));
-    const std::unique_ptr<Attention> attention = Attention::Create(shape_, size, /*plans=*/1).value();
-    absl::Status status = attention->Upload(0, size, sequences_, kDefaultStream);
+    const std::unique_ptr<Attention> attention = Attention::Create(shape_, size, /*plans=*/2).value();
+    EXPECT_EQ(AddTo(*attention, size).value(), 0u);
+    const size_t plan = AddTo(*attention, size).value();
+    EXPECT_EQ(plan, Attention::PlanBytes(size));
+    absl::Status status = attention->Upload(kDefaultStream);
     EXPECT_TRUE(status.ok()) << status;
-    status = attention->Launch(0, size,
+    status = attention->Launch(plan, size,
                                {.queries = queries.data(),
                                 .query_stride = query_stride,
                                 .cache = cache.data(),
@@ -263,6 +270,21 @@ TEST(Attention, OfShortSequencesIsTheSameMergedAndUnmerged) {
       batch.ExpectRight(out, window);
       EXPECT_EQ(batch.Attend(merges, window), out);
     }
+  }
+}
+
+TEST(Attention, HasRoomForAsManyPlansAsItWasMadeFor) {
+  const AttentionShape shape = Shape(8, 2, 64, 16);
+  const Batch batch(shape, {{1, 300, 1}});
+  const AttentionSize size = batch.size();
+  const std::unique_ptr<Attention> attention = Attention::Create(shape, size, /*plans=*/2).value();
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_TRUE(batch.AddTo(*attention, size).ok());
+    EXPECT_TRUE(attention->HasRoom(Attention::PlanBytes(size)));
+    EXPECT_TRUE(batch.AddTo(*attention, size).ok());
+    EXPECT_FALSE(attention->HasRoom(Attention::PlanBytes(size)));
+    EXPECT_EQ(batch.AddTo(*attention, size).status().code(), absl::StatusCode::kResourceExhausted);
+    attention->Clear();
   }
 }
 

@@ -107,7 +107,8 @@ TEST(DecideKernels, TokensAreProposedAsTheHostDoes) {
       const DeviceArray<int32_t> ids(size_t{kRows} * kMaxTopN), next(std::vector<int32_t>(kRows, -7));
       const DeviceArray<float> q_weights(size_t{kRows} * kMaxTopN);
       Expect(LaunchPropose(shaped.weights.data(), vocab, kRows, shaped.rows.data(), wanted.data(), step,
-                           outputs.data(), ids.data(), q_weights.data(), next.data(), kDefaultStream));
+                           outputs.data(), ids.data(), q_weights.data(), next.data(),
+                           /*head_tokens=*/nullptr, kDefaultStream));
       const std::vector<ProposeOutput> found = outputs.Read();
       const std::vector<int32_t> found_ids = ids.Read(), found_next = next.Read();
       const std::vector<float> found_weights = q_weights.Read();

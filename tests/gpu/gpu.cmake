@@ -10,6 +10,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/main.cc
       ${CMAKE_CURRENT_LIST_DIR}/matmul_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       outrider_cuda_engine outrider::engine outrider::draft_sampler outrider::rejection_sampler GTest::gmock
@@ -21,34 +22,48 @@ if(OUTRIDER_CUDA)
   set_tests_properties(outrider_gpu_test PROPERTIES
     LABELS unit SKIP_REGULAR_EXPRESSION "^outrider_gpu_test: no GPU can be used here" TIMEOUT 1200)
 
-  # The same tests, and those that only it allows, on a GPU that is emulated: the plug-in's host code and the source of
-  # its kernels, with CUDA's headers and none of its libraries. Not what the plug-in as a file does, and of what takes long
-  # only a part.
-  outrider_unit_test(gpu_emulated_test
-    SOURCES
-      ${CMAKE_SOURCE_DIR}/common/engine/cuda/attention.cc
-      ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
-      ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
-      ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
-      ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
-      ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/algorithms.h
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/cuda_runtime.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/emulated_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/kernels.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/work.h
-      ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
-    LIBS
-      outrider::cuda_host outrider::engine outrider::draft_sampler outrider::rejection_sampler flashinfer::flashinfer
-      Threads::Threads)
+  # A GPU that is emulated: the plug-in's host code and the source of its kernels, with CUDA's headers and none of its
+  # libraries.
+  add_library(gpu_emulation OBJECT
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/attention.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul_trial.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/step_graphs.cc
+    ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/algorithms.h
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/cuda_runtime.cc
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/kernels.cc
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/work.h)
+  target_link_libraries(gpu_emulation PUBLIC outrider::cuda_host flashinfer::flashinfer GTest::gmock)
+  target_include_directories(gpu_emulation SYSTEM PUBLIC ${CUDA_WHEELS}/include)
+  target_precompile_headers(gpu_emulation REUSE_FROM ${OUTRIDER_PRECOMPILED})
   # Nothing but loops, like the kernels for the CPU.
   set_source_files_properties(
     ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc ${CMAKE_CURRENT_LIST_DIR}/emulation/kernels.cc
     PROPERTIES COMPILE_OPTIONS -O3)
-  target_include_directories(gpu_emulated_test SYSTEM PRIVATE ${CUDA_WHEELS}/include)
+
+  # The same tests on it, of what takes long only a part, and those that only it allows.
+  outrider_unit_test(gpu_emulated_test
+    SOURCES
+      ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/emulation/emulated_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
+    LIBS
+      gpu_emulation outrider::engine outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
   set_tests_properties(gpu_emulated_test PROPERTIES COST 100 ENVIRONMENT "GTEST_FILTER=-CudaModel.IsWhatThePluginMakes:Attention.ARow*:*/Plain:*/Hot:*/TopK:*/Block:*/LogProbabilities:*/GreedyTrees")
+
+  # The plug-in on it, for bench/gpu/run --dry.
+  add_library(outrider_emulated_cuda MODULE ${CMAKE_SOURCE_DIR}/common/engine/cuda/plugin.cc)
+  set_target_properties(outrider_emulated_cuda PROPERTIES
+    OUTPUT_NAME outrider_cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/emulated)
+  target_link_libraries(outrider_emulated_cuda PRIVATE gpu_emulation)
+  target_link_options(outrider_emulated_cuda PRIVATE
+    -Wl,--version-script=${CMAKE_SOURCE_DIR}/common/engine/cuda/exports.map -Wl,-z,defs)
 endif()

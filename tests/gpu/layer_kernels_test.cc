@@ -69,6 +69,20 @@ TEST(LayerKernels, ANormFollowsTheSum) {
   }
 }
 
+// A row of ones, whose norm is 1.
+TEST(LayerKernels, TheWidestRowFitsIntoABlocksMemory) {
+  constexpr int kColumns = cuda::kMaxNormed;
+  DeviceArray<float> hidden(std::vector<float>(kColumns, 1)), scale(1);
+  const DeviceArray<float> weight(std::vector<float>(kColumns, 1));
+  const DeviceArray<uint16_t> halves(kColumns);
+  const DeviceArray<uint8_t> bytes(kColumns);
+  gpu.AddNorm({}, hidden.data(), weight.data(), /*epsilon=*/0, {halves.data(), nullptr}, 1, kColumns);
+  gpu.AddNorm({}, hidden.data(), weight.data(), /*epsilon=*/0, {bytes.data(), scale.data()}, 1, kColumns);
+  EXPECT_EQ(halves.Read(), Halves(kColumns, ToBFloat16(1)));
+  EXPECT_EQ(bytes.Read(), std::vector<uint8_t>(kColumns, 0x7e));  // 448, the largest number
+  EXPECT_FLOAT_EQ(scale.Read()[0], 1.0f / 448);
+}
+
 TEST(LayerKernels, HeadsAreRotatedAndStored) {
   for (const int head_dim : {64, 128}) {
     for (const bool fp8 : {false, true}) {

@@ -1,5 +1,9 @@
 // Whole models on the GPU: against the CPU, alone and in batches, and what it decides against what the host
 // decides from its logits.
+#include <filesystem>
+#include <fstream>
+
+#include "bench/temporary_folder.h"
 #include "common/engine/self_test.h"
 #include "gpu_model.h"
 #include "tests/unit/device_worker_testing.h"
@@ -36,6 +40,60 @@ TEST(CudaModel, IsWhatThePluginMakes) {
   const std::vector<TokenId> tokens = SomeTokens(20, 256);
   EXPECT_EQ((*plugin)->kernel_name(), "cuda");
   EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
+}
+
+// Common steps at load, any other when it comes for the second time. That one and the third are graphs.
+TEST(CudaModel, CapturesItsSteps) {
+  const auto runner = Runner::Load(OnGpu(Options(""), "bfloat16"), Gpu(/*decides=*/true)).value();
+  const GraphCaptures at_first = runner->graph_captures();
+  EXPECT_TRUE(at_first.failure.ok()) << at_first.failure;
+  EXPECT_GT(at_first.count, 0);
+  const std::vector<TokenId> tokens = SomeTokens(20, 256);
+  Logits direct;
+  for (int step = 1; step <= 3; ++step) {
+    const Logits logits = AllLogits(*runner, tokens);
+    if (step == 1) direct = logits;
+    EXPECT_EQ(logits, direct) << step;
+    const GraphCaptures captures = runner->graph_captures();
+    EXPECT_TRUE(captures.failure.ok()) << captures.failure;
+    EXPECT_EQ(captures.count, at_first.count + (step > 1 ? 1 : 0)) << step;
+  }
+}
+
+// By the definition of Model::weight_bytes. The head of a tied model is the embedding in bfloat16, and a copy
+// in fp8.
+TEST(CudaModel, ItsWeightBytesAreWhatAStepReads) {
+  DecoderConfig spec = {.vocab_size = 256,
+                        .hidden_size = 64,
+                        .intermediate_size = 96,
+                        .layers = 2,
+                        .heads = 2,
+                        .kv_heads = 1,
+                        .head_dim = 64,
+                        .max_position_embeddings = 512};
+  const size_t hidden = 64, inner = 96, vocab = 256, queries = 2 * 64, qkv = queries + 2 * 64;
+  const size_t numbers = 2 * (qkv * hidden + hidden * queries + 3 * inner * hidden) + vocab * hidden;
+  const size_t rows = 2 * (qkv + hidden + 2 * inner + hidden) + vocab;  // each with a scale in fp8
+  const size_t norms = 4 * 5 * hidden;
+  MadeUpWeights weights;
+  for (const bool tied : {false, true}) {
+    spec.tie_word_embeddings = tied;
+    const auto bytes = [&](const char* dtype) {
+      return cuda::CudaModel::Create(spec, weights, /*device=*/0, OnGpu(Options(""), dtype))
+          .value()
+          ->weight_bytes();
+    };
+    EXPECT_EQ(bytes("bfloat16"), 2 * numbers + norms) << "tied: " << tied;
+    EXPECT_EQ(bytes("fp8"), numbers + 4 * rows + norms) << "tied: " << tied;
+  }
+}
+
+TEST(CudaModel, RefusesHeadsAndNamesTheEngineThatTakesThem) {
+  RunnerOptions options = OnGpu(Options(""), "bfloat16");
+  options.heads = {"medusa"};
+  EXPECT_EQ(
+      Runner::Load(options, Gpu()).status(),
+      absl::InvalidArgumentError("--heads medusa: needs --device cpu or --engine torch, in one process"));
 }
 
 // A prompt in one piece, in chunks of few rows and of many, which have algorithms of their own, and token by
@@ -86,6 +144,37 @@ TEST_P(CudaDecisions, AreThoseOfTheHost) {
 
 INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions, ::testing::ValuesIn(Settings()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// Of most tokens: more than a draft sends of q.
+TEST(CudaModel, ACutHeadProposesAsItsHostWould) {
+  constexpr int kListed = 192;
+  const TemporaryFolder folder;
+  const std::string model = folder.path() + "/model";
+  std::filesystem::copy(DataDir("gqa4-llama3-rope"), model);
+  std::ofstream list(model + "/frequent_tokens.json");
+  list << "{\"tokens\": [0";
+  for (int i = 1; i < kListed; ++i) list << ", " << i / 3 * 4 + i % 3;
+  list << "]}" << std::flush;
+  const auto load = [&](RunnerOptions options, bool decides) {
+    options = OnGpu(std::move(options), "bfloat16");
+    options.model_dir = model;
+    options.frequent_tokens = kListed;
+    return Runner::Load(options, Gpu(decides));
+  };
+  const auto params = Params({.name = ""}, /*seed=*/1);
+  const auto runner = load(Options(""), /*decides=*/true).value();
+  EXPECT_TRUE(runner->CanRun({.params = params.get(), .round_start = 0, .work = ProposeTask{1}}));
+  EXPECT_FALSE(runner->CanRun({.params = params.get(), .round_start = 0, .work = VerifyTask{}}));
+  for (const Setting& setting : Settings()) {
+    if (!setting.delegable || setting.trees) continue;
+    SCOPED_TRACE(setting.name);
+    const auto start = [&](bool device, std::unique_ptr<Sampler> sampler) {
+      return StartDeviceWorker(std::move(sampler),
+                               [&](const RunnerOptions& options) { return load(options, device); });
+    };
+    EXPECT_GT(ExpectWhatTheHostSays(setting, start).accepted, 0);
+  }
+}
 
 }  // namespace
 }  // namespace outrider::testing

@@ -17,7 +17,8 @@ import pytest
 from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts, full
 from heads import FLAGS, PROPOSERS
 
-PROMPTS, TOKENS = 40, 20
+# bench/gpu/run --dry tries the harness with a few.
+PROMPTS, TOKENS = int(os.environ.get("OUTRIDER_TEST_PROMPTS", "40")), 20
 KS = [0, 1, 2, 4, 8]
 RULES = ["token", "block", "coupled"]
 DRAFTERS = ["model", "ngram", "copy", "auto", *PROPOSERS]

@@ -39,6 +39,7 @@ class ChangedModel : public Model {
   bool tree_row_invariant() const override { return model_->tree_row_invariant(); }
   std::string dtype() const override { return model_->dtype(); }
   std::string kernel_name() const override { return model_->kernel_name(); }
+  GraphCaptures graph_captures() const override { return model_->graph_captures(); }
   int kv_blocks() const override { return model_->kv_blocks(); }
   int max_positions() const override { return model_->max_positions(); }
   size_t bytes_per_block() const override { return model_->bytes_per_block(); }

@@ -6,6 +6,7 @@ namespace outrider::cuda {
 namespace {
 
 constexpr int kVocab = 1000;
+const DecoderConfig kWhole{.vocab_size = kVocab};
 
 Distribution Sparse(int entries) {
   Distribution q{.form = Distribution::Form::kSparse, .ids = {}, .weights = {}, .total = 1};
@@ -20,13 +21,13 @@ Proposal Chain(int nodes, const Distribution& q) {
   return chain;
 }
 
-bool Judges(const SequenceParams& params, const Proposal& draft = {}) {
-  return CanRun({.params = &params, .round_start = 0, .work = VerifyTask{.draft = draft}}, kVocab);
+bool Judges(const SequenceParams& params, const Proposal& draft = {}, const DecoderConfig& spec = kWhole) {
+  return CanRun({.params = &params, .round_start = 0, .work = VerifyTask{.draft = draft}}, spec);
 }
 
-bool Drafts(const SequenceParams& params, int draft_tokens = 4) {
+bool Drafts(const SequenceParams& params, int draft_tokens = 4, const DecoderConfig& spec = kWhole) {
   return CanRun({.params = &params, .round_start = 0, .work = ProposeTask{.draft_tokens = draft_tokens}},
-                kVocab);
+                spec);
 }
 
 SequenceParams Params(Rule rule = Rule::kToken) {
@@ -53,6 +54,17 @@ TEST(CanRun, SomeControlsAreTheHosts) {
   EXPECT_FALSE(both([](auto& s) { s.logit_bias = {{7, 1.0f}}; }));
   EXPECT_FALSE(both([](auto& s) { s.allowed_ids = {7}; }));
   EXPECT_FALSE(both([](auto& s) { s.bad_ids = {7}; }));
+}
+
+TEST(CanRun, ACutHeadDraftsWhatNeedsNoOtherToken) {
+  DecoderConfig cut = kWhole;
+  for (int token = 0; token < kVocab; token += 10) cut.head_tokens.push_back(token);
+  EXPECT_TRUE(Drafts(Params(), 4, cut));
+  EXPECT_FALSE(Drafts(Params(Rule::kCoupled), 4, cut));
+  EXPECT_FALSE(Judges(Params(), {}, cut));
+  SequenceParams params = Params();
+  params.draft_top_n = 100;  // all that there are
+  EXPECT_FALSE(Drafts(params, 4, cut));
 }
 
 TEST(CanRun, JudgesByTheTokenRuleWithoutLenienceAndByTheCoupledRule) {

@@ -74,6 +74,14 @@ TEST(GraphOf, OneLongSequenceAmongShortOnesLaunchesWhatTheyNeed) {
   EXPECT_LT(graph->first.items, needed * 3 / 2);
 }
 
+// They are copied in each step.
+TEST(GraphOf, PlansOfShortSequencesAreSmall) {
+  const std::optional<GraphShape> graph =
+      GraphOfSequences(/*sequences=*/1, /*rows=*/1, 200, /*draft_tokens=*/5);
+  ASSERT_TRUE(graph);
+  EXPECT_LT(PlanLayout(graph->first).bytes + 4 * PlanLayout(graph->draft).bytes, 4096u);
+}
+
 TEST(GraphOf, HoldsItsStep) {
   std::mt19937 random(1);
   int graphs = 0;
@@ -114,22 +122,54 @@ TEST(GraphOf, LargeStepsHaveNone) {
   EXPECT_FALSE(GraphOfSequences(70, 1, 131072));
 }
 
+std::optional<GraphShape> GraphOfMadeUp(const WarmUpStep& step) {
+  const MadeUpBatch batch(step, kShape3B.block_size);
+  const StepPlan plan = PlanStep(batch.rows(), kShape3B.block_size, kSpare);
+  return GraphOf(plan, ShapeOf(plan), kShape3B, Capacity());
+}
+
 // The graphs that a model captures while it is loaded.
-std::set<GraphShape> CommonGraphs(const WarmUpLimits& limits) {
+std::set<GraphShape> CommonGraphs(ModelRole role) {
   std::set<GraphShape> graphs;
-  for (const WarmUpStep& step : CommonSteps(limits)) {
-    const MadeUpBatch batch(step, kShape3B.block_size);
-    const StepPlan plan = PlanStep(batch.rows(), kShape3B.block_size, kSpare);
-    const std::optional<GraphShape> graph = GraphOf(plan, ShapeOf(plan), kShape3B, Capacity());
+  for (const WarmUpStep& step : CommonSteps({.rows = 512, .positions = 131072}, role)) {
+    const std::optional<GraphShape> graph = GraphOfMadeUp(step);
     EXPECT_TRUE(graph);
     if (graph) graphs.insert(*graph);
   }
   return graphs;
 }
 
-TEST(CommonSteps, HoldTheGraphsOfOneStreamAndOfEight) {
-  const std::set<GraphShape> graphs = CommonGraphs({.rows = 512, .positions = 131072});
-  EXPECT_LT(graphs.size(), 80u);
+TEST(CommonSteps, AreThoseOfTheRole) {
+  const std::set<GraphShape> all = CommonGraphs(ModelRole::kAny), of_draft = CommonGraphs(ModelRole::kDraft),
+                             of_target = CommonGraphs(ModelRole::kTarget);
+  EXPECT_LT(all.size(), 80u);
+  EXPECT_EQ(of_draft.size() + of_target.size(), all.size());
+  for (const GraphShape& graph : of_draft) EXPECT_TRUE(graph.step.proposes && all.contains(graph));
+  for (const GraphShape& graph : of_target) {
+    EXPECT_FALSE(graph.step.proposes);
+    EXPECT_GT(graph.step.tasks, 0);
+    EXPECT_TRUE(all.contains(graph));
+  }
+}
+
+TEST(CommonSteps, OfATargetHoldTheGraphsOfAnyK) {
+  const std::set<GraphShape> graphs = CommonGraphs(ModelRole::kTarget);
+  for (const int sequences : {1, 8}) {
+    for (const int length : {20, 200, 500}) {
+      for (int drafted = 0; drafted <= 8; ++drafted) {
+        const auto graph = GraphOfMadeUp({.sequences = sequences,
+                                          .rows = 1 + drafted,
+                                          .length = length,
+                                          .work = WarmUpStep::Work::kVerify});
+        ASSERT_TRUE(graph);
+        EXPECT_TRUE(graphs.contains(*graph)) << sequences << " of " << length << " verify " << drafted;
+      }
+    }
+  }
+}
+
+TEST(CommonSteps, OfADraftHoldTheGraphsOfOneStreamAndOfEight) {
+  const std::set<GraphShape> graphs = CommonGraphs(ModelRole::kDraft);
   for (const int sequences : {1, 5, 8}) {
     for (const int length : {20, 200}) {
       for (int draft_tokens = 1; draft_tokens <= 8; ++draft_tokens) {
@@ -143,7 +183,7 @@ TEST(CommonSteps, HoldTheGraphsOfOneStreamAndOfEight) {
 TEST(CommonSteps, KeepWithinTheLimits) {
   for (const WarmUpLimits& limits :
        {WarmUpLimits{32, 64}, WarmUpLimits{32, 100000}, WarmUpLimits{512, 300}}) {
-    for (const auto& steps : {CommonSteps(limits), DirectSteps(limits)}) {
+    for (const auto& steps : {CommonSteps(limits, ModelRole::kAny), DirectSteps(limits)}) {
       for (const WarmUpStep& step : steps) {
         const MadeUpBatch batch(step, 4);
         int rows = 0;
@@ -157,7 +197,7 @@ TEST(CommonSteps, KeepWithinTheLimits) {
       }
     }
   }
-  EXPECT_TRUE(CommonSteps({.rows = 32, .positions = 64}).empty());
+  EXPECT_TRUE(CommonSteps({.rows = 32, .positions = 64}, ModelRole::kAny).empty());
   EXPECT_EQ(DirectSteps({.rows = 32, .positions = 64}).size(), 3u);
 }
 

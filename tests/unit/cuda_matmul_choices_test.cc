@@ -28,7 +28,10 @@ class MatmulChoicesTest : public ::testing::Test {
   const MatmulChoices choices_ = {.gpu = "NVIDIA H200",
                                   .cublas = 130100,
                                   .operand = "bfloat16",
-                                  .products = {{3072, 8192, kFew, kMany}, {128256, 3072, kMany, kMany}}};
+                                  .products = {{3072, 8192, kFew, kMany, MatmulLaunches::kPair},
+                                               {128256, 3072, kMany, kMany, MatmulLaunches::kPair},
+                                               {64, 32, kFew, kFew, MatmulLaunches::kFewOnly},
+                                               {32, 64, kFew, kFew, MatmulLaunches::kTiles}}};
 };
 
 TEST_F(MatmulChoicesTest, AreReadAsTheyWereWritten) {
@@ -72,6 +75,13 @@ TEST_F(MatmulChoicesTest, AFileOfAnotherKindIsRefusedByItsField) {
                                      "}}]}")),
                 HasSubstr("few_rows.words is not a list of 8 hexadecimal numbers"));
   }
+  const std::string algorithm = R"({"words": ["1", "2", "3", "4", "5", "6", "7", "8"]})";
+  const std::string product =
+      absl::StrCat(R"({"n": 1, "k": 1, "few_rows": )", algorithm, R"(, "many_rows": )", algorithm);
+  for (const char* launches : {"", R"(, "launches": 1)", R"(, "launches": "one")"}) {
+    EXPECT_THAT(ErrorOf(absl::StrCat(head, R"(, "products": [)", product, launches, "}]}")),
+                HasSubstr("launches is "));
+  }
 }
 
 TEST_F(MatmulChoicesTest, AFileThatCannotBeWrittenIsNamed) {
@@ -80,9 +90,10 @@ TEST_F(MatmulChoicesTest, AFileThatCannotBeWrittenIsNamed) {
 }
 
 TEST_F(MatmulChoicesTest, InWordsTheyAreOneLine) {
-  EXPECT_EQ(
-      InWords(choices_),
-      "cuBLASLt 130100; 3072x8192: id 66 tile 20, of many rows id 66 tile 24; 128256x3072: id 66 tile 24");
+  EXPECT_EQ(InWords(choices_),
+            "cuBLASLt 130100; 3072x8192: id 66 tile 20, of many rows id 66 tile 24; 128256x3072: id 66 tile "
+            "24; 64x32: id 66 tile 20, of many rows too, as none for these has the same bits; 32x64: id 66 "
+            "tile 20, 16 rows at a time, as none gives a row the same bits in larger launches");
 }
 
 }  // namespace

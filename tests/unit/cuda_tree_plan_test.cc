@@ -221,6 +221,7 @@ TEST(TreePlan, ANodeAttendsToItsPathAsToAChain) {
     for (unsigned s = 0; s < sequences; ++s) batch.AddSome(longest);
     SCOPED_TRACE(::testing::Message() << "batch " << i << ", blocks of " << shape.block_size);
     const AttentionSize size = SizeOf(shape, batch.plan().first.sequences);
+    EXPECT_LE(size.blocks, LargestBlocks(shape, size));
     ExpectChains(batch, shape, size);
     // A launch with room for more, which merges.
     AttentionSize larger = size;

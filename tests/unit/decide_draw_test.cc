@@ -210,7 +210,7 @@ int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shif
     std::vector<float> q_weights(kMaxTopN);
     OnTeam(threads, [&](HostTeam& team) {
       ProposeRow(team, device.weights.data(), vocab, device.shaped, input, step, &output, ids.data(),
-                 q_weights.data());
+                 q_weights.data(), /*head_tokens=*/nullptr);
     });
     Proposal proposed;
     if (!AppendTo(proposed, output, ids.data(), q_weights.data()).ok()) return rows;
@@ -227,13 +227,45 @@ TEST(DevicePropose, SevenThreadsDraftAsTheHostDoes) { EXPECT_EQ(DifferentProposa
 TEST(DevicePropose, ThirtyTwoThreadsDraftAsTheHostDoes) { EXPECT_EQ(DifferentProposals(32, 12, 8, 0), 0); }
 TEST(DevicePropose, TheNoiseOfAnotherRoundIsNoticed) { EXPECT_GT(DifferentProposals(1, 500, 9, 1), 50); }
 
+// The columns of a head that was cut to every third token.
+TEST(DevicePropose, ACutHeadProposesItsTokens) {
+  constexpr int kColumns = 40;
+  std::vector<float> logits;
+  std::vector<int32_t> head_tokens;
+  for (int c = 0; c < kColumns; ++c) {
+    logits.push_back(static_cast<float>(c % 7));
+    head_tokens.push_back(3 * c + 1);
+  }
+  for (const double temperature : {0.0, 1.0}) {
+    const DeviceRow row = ShapeOnTeam(7, logits, {.temperature = temperature});
+    const auto propose = [&](const int32_t* tokens) {
+      ProposeOutput output;
+      std::vector<int32_t> ids(kMaxTopN);
+      std::vector<float> weights(kMaxTopN);
+      OnTeam(7, [&](HostTeam& team) {
+        ProposeRow(team, row.weights.data(), kColumns, row.shaped,
+                   ToProposeInput({}, Rule::kToken, 5, 5, 1, 20), 0, &output, ids.data(), weights.data(),
+                   tokens);
+      });
+      Proposal proposal;
+      EXPECT_TRUE(AppendTo(proposal, output, ids.data(), weights.data()).ok());
+      return proposal.at(0);
+    };
+    const ProposalNode columns = propose(nullptr), tokens = propose(head_tokens.data());
+    EXPECT_EQ(tokens.token, 3 * columns.token + 1);
+    EXPECT_EQ(tokens.q.weights, columns.q.weights);
+    ASSERT_EQ(tokens.q.ids.size(), columns.q.ids.size());
+    for (size_t i = 0; i < tokens.q.ids.size(); ++i) EXPECT_EQ(tokens.q.ids[i], 3 * columns.q.ids[i] + 1);
+  }
+}
+
 TEST(DevicePropose, ARowThatIsNotFiniteIsAnError) {
   const DeviceRow row = ShapeOnTeam(1, {1, std::numeric_limits<float>::quiet_NaN(), 2}, {});
   ProposeOutput output;
   output.token = -5;
   OnTeam(1, [&](HostTeam& team) {
     ProposeRow(team, row.weights.data(), 3, row.shaped, ToProposeInput({}, Rule::kToken, 0, 0, 1, 2), 0,
-               &output, nullptr, nullptr);
+               &output, nullptr, nullptr, nullptr);
   });
   EXPECT_EQ(output.token, 0);  // something that can be embedded
   Proposal proposal;

@@ -38,7 +38,7 @@ TEST(DeviceModel, RunsTheMadeUpSteps) {
   const cuda::WarmUpLimits limits{.rows = DeviceOptions().max_batch_rows,
                                   .positions = device->config().decoder.max_position_embeddings};
   std::vector<cuda::WarmUpStep> steps = cuda::DirectSteps(limits);
-  for (const cuda::WarmUpStep& step : cuda::CommonSteps(limits)) steps.push_back(step);
+  for (const cuda::WarmUpStep& step : cuda::CommonSteps(limits, ModelRole::kAny)) steps.push_back(step);
   ASSERT_GT(steps.size(), 20u);
   for (const cuda::WarmUpStep& step : steps) {
     const cuda::MadeUpBatch batch(step, device->block_size());

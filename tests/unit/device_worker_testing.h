@@ -137,7 +137,7 @@ using StartWorker = std::function<std::unique_ptr<Worker>(bool device, std::uniq
 // workers must have the same logits to the bit.
 inline Counts ExpectWhatTheHostSays(const Setting& setting, const StartWorker& start) {
   constexpr int kSequences = 3;
-  EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, /*vocab=*/256),
+  EXPECT_EQ(cuda::CanRun({.params = Params(setting, 1).get(), .work = VerifyTask{}}, {.vocab_size = 256}),
             setting.delegable);
   const std::unique_ptr<Worker> drafts[] = {start(false, std::make_unique<DraftSampler>()),
                                             start(true, std::make_unique<DraftSampler>())};

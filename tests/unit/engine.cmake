@@ -131,12 +131,16 @@ if(OUTRIDER_TORCH)
       ${CMAKE_CURRENT_LIST_DIR}/torch_hidden_engines.cc
       ${CMAKE_CURRENT_LIST_DIR}/torch_model_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_testing.h
     LIBS outrider::engine outrider::rejection_sampler nlohmann_json::nlohmann_json)
   # A plug-in lies beside the program that loads it.
   set_target_properties(torch_model_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   add_dependencies(torch_model_test outrider_torch)
   outrider_unit_test(torch_step_test
-    SOURCES ${CMAKE_CURRENT_LIST_DIR}/torch_command_test.cc ${CMAKE_CURRENT_LIST_DIR}/torch_step_test.cc
+    SOURCES
+      ${CMAKE_CURRENT_LIST_DIR}/torch_command_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/torch_ranks_testing.h
+      ${CMAKE_CURRENT_LIST_DIR}/torch_step_test.cc
     LIBS outrider_torch_decoder)
   set_target_properties(torch_step_test PROPERTIES BUILD_RPATH ${TORCH_ROOT}/lib)
 endif()

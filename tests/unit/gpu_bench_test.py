@@ -1,25 +1,24 @@
-"""The parts of the GPU's build and benchmark that can be tested without a GPU: the plug-in, arguments, and the pack."""
+"""bench/gpu/run as far as it can be tested without a GPU: its arguments, its pieces on programs that pretend, and its results.
 
-import ctypes
+tests/system/test_gpu_dry_run.py runs it on an emulated GPU, and gpu_pack_test.py is about bench/gpu/pack.
+"""
+
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(os.environ.get("OUTRIDER_BIN", ROOT / "build" / "release" / "bin"))
-PLUGIN = BIN / "liboutrider_cuda.so"
 RUN = ROOT / "bench" / "gpu" / "run"
-needs_plugin = pytest.mark.skipif(not PLUGIN.is_file(), reason="the plug-in is not built: no CUDA compiler in .venv")
-
-
-def output(*command: str | Path) -> str:
-    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+MODULE = runpy.run_path(str(RUN))
 
 
 def run(*arguments: str, path: str = "") -> tuple[int, str]:
@@ -29,32 +28,50 @@ def run(*arguments: str, path: str = "") -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def fake_gpu(folder: Path) -> str:
-    """A folder with an nvidia-smi that reports one GPU."""
-    script = folder / "nvidia-smi"
-    script.write_text("#!/bin/sh\necho NVIDIA H200\n")
-    script.chmod(0o755)
-    return f"{folder}:/usr/bin:/bin"
+def script(file: Path, text: str) -> None:
+    file.write_text(f"#!/bin/sh\n{text}")
+    file.chmod(0o755)
 
 
-@needs_plugin
-def test_the_plugin_exports_one_function():
-    symbols = re.findall(r"^\S* [A-Za-z] (\S+)$", output("nm", "-D", "--defined-only", PLUGIN), re.M)
-    assert symbols == ["outrider_create_cuda_model"]
+def programs(folder: Path, **scripts: str) -> Path:
+    """A folder with programs that do nothing, except for the given ones."""
+    for name in [*MODULE["PROGRAMS"], "outrider_gpu_test", "liboutrider_cuda.so"]:
+        script(folder / name, scripts.get(name, ""))
+    return folder
 
 
-@needs_plugin
-def test_the_plugin_links_no_driver_and_looks_beside_itself_first():
-    dynamic = output("readelf", "-d", PLUGIN)
-    needed = re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic)
-    assert {"libcudart.so.13", "libcublasLt.so.13"} <= set(needed)
-    assert not [name for name in needed if name.startswith("libcuda.")]
-    assert re.search(r"\(RUNPATH\).*\[\$ORIGIN:", dynamic)
+class Machine:
+    """One with a GPU and these programs."""
+
+    def __init__(self, folder: Path, **scripts: str) -> None:
+        self.folder, self.out = programs(folder, **scripts), folder / "out"
+        script(folder / "nvidia-smi", "echo NVIDIA H200\n")
+        self.path = f"{folder}:/usr/bin:/bin"
+
+    def run(self, pieces: str, *flags: str) -> int:
+        code, error = run("--pieces", pieces, "--out", str(self.out), *flags, path=self.path)
+        assert error == ""
+        return code
+
+    @property
+    def summary(self) -> str:
+        return re.sub(" +", " ", (self.out / "summary.txt").read_text())
+
+    def result(self, piece: str) -> dict:
+        return json.loads((self.out / f"{piece}.json").read_text())
 
 
-@needs_plugin
-def test_the_plugin_loads_where_there_is_no_gpu():
-    assert ctypes.CDLL(str(PLUGIN)).outrider_create_cuda_model is not None
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """Makes one."""
+    def make(**scripts: str) -> Machine:
+        monkeypatch.setenv("OUTRIDER_BIN", str(tmp_path))
+        return Machine(tmp_path, **scripts)
+
+    return make
+
+
+# --- arguments -------------------------------------------------------------------------------------------------
 
 
 def test_without_a_gpu_it_says_so_in_one_line():
@@ -64,31 +81,214 @@ def test_without_a_gpu_it_says_so_in_one_line():
 
 
 @pytest.mark.parametrize("arguments, message", [
-    (["--pieces", "logits,magic"],
-     "unknown piece 'magic'; there are: gtest, self-test, layers, logits, shapes, laws, steps, pair, pair-fp8, others, real"),
+    (["--pieces", "logits,magic"], f"unknown piece 'magic'; there are: {', '.join(MODULE['PIECES'])}"),
     (["--pieces", "real"], "the piece 'real' needs --target and --draft"),
     (["--target", "models/tiny-target"], "--target and --draft come together"),
     (["--target", "nowhere", "--draft", "nowhere"], "no model at nowhere: it has no config.json"),
 ])
 def test_bad_arguments_are_refused(arguments, message):
     code, error = run(*arguments)
-    assert code == 2 and error.splitlines()[-1] == f"run: error: {message}".replace("run:", "bench/gpu/run:", 1)
+    assert code == 2 and error.splitlines()[-1] == f"bench/gpu/run: error: {message}"
 
 
-def test_programs_that_are_missing_are_named(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(tmp_path))
-    code, error = run(path=fake_gpu(tmp_path))
-    assert code == 2 and error == f"bench/gpu/run: no outrider in {tmp_path}: 'make build CUDA=1' builds it\n"
+@pytest.mark.parametrize("missing", ["outrider-pair", "outrider_gpu_test", "liboutrider_cuda.so"])
+def test_what_is_not_built_is_named(missing, machine):
+    here = machine()
+    (here.folder / missing).unlink()
+    code, error = run(path=here.path)
+    assert code == 2
+    assert error == (f"bench/gpu/run: no {missing} in {here.folder}: "
+                     "'make install CUDA=1 && scripts/build release' builds it\n")
 
 
-def programs(folder: Path, **scripts: str) -> Path:
-    """A folder with programs that do nothing, except for the given ones."""
-    for name in ("outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "outrider_gpu_test",
-                 "bench_layers", "bench_logits", "bench_pair", "bench_serve", "bench_shape", "bench_step",
-                 "liboutrider_cuda.so"):
-        (folder / name).write_text("#!/bin/sh\n" + scripts.get(name, ""))
-        (folder / name).chmod(0o755)
-    return folder
+def test_the_pieces_have_the_time_that_the_documentation_says():
+    seconds = {name: seconds for name, (seconds, _) in MODULE["PIECES"].items()}
+    assert max(seconds.values()) <= 240
+    assert list(seconds)[:3] == ["machine", "gtest", "self-test"]
+    assert sum(list(seconds.values())[:3]) <= 180
+    assert sum(seconds.values()) - seconds["real"] <= 28 * 60
+
+
+# --- what is run, and what is left of it ------------------------------------------------------------------------
+
+GTEST = """case $1 in
+  --gtest_list_tests) printf 'Running main() from main.cc\\nKernels.\\n  Add\\nAll/Trees.  # TypeParam = int\\n  Grow/0\\n' ;;
+  --gtest_filter=Kernels.*) echo '[  PASSED  ] 2 tests.' ;;
+  --gtest_filter=All/Trees.*) %s ;;
+esac
+"""
+WELL = "echo '[  PASSED  ] 7 tests.'"
+
+
+def test_pieces_that_passed_are_not_run_again_and_those_that_failed_are(machine, tmp_path):
+    here = machine(bench_layers=f"date +%N >>{tmp_path}/ran\necho alike\n", **{"outrider-target": "echo broken\nexit 3\n"})
+
+    def times_run(*flags: str) -> int:
+        assert here.run("layers,self-test", *flags) == 1
+        return len((tmp_path / "ran").read_text().splitlines())
+
+    assert times_run() == 2  # dtypes
+    assert "bfloat16 against native:cpu:float32 alike" in here.summary
+    assert "llama-3.2-3B-fp8 outrider-target ended with 3: broken" in here.summary
+    assert times_run() == 2
+    assert times_run("--again") == 4
+    assert times_run("--quick") == 6  # other figures
+    (here.folder / "liboutrider_cuda.so").write_text("another build")
+    assert times_run() == 8
+
+
+def test_a_piece_that_ran_out_of_time_is_not_run_again_unless_asked_to(machine):
+    here = machine(bench_layers="echo alike\n")
+    assert here.run("layers") == 0
+    late = here.result("layers") | {"outcome": "out of time"}
+    (here.out / "layers.json").write_text(json.dumps(late))
+    assert here.run("layers") == 1
+    assert here.result("layers")["outcome"] == "out of time"
+    assert here.run("layers", "--again") == 0
+
+
+def test_what_might_not_end_in_time_is_left_for_the_next_call(machine):
+    here = machine(outrider_gpu_test=GTEST % WELL, bench_layers="echo alike\n")
+    assert here.run("gtest,layers", "--within", "59") == 1
+    assert [file.name for file in here.out.glob("*.json")] == ["gtest.json"]
+    assert here.run("gtest,layers", "--within", "59") == 0
+    assert "bfloat16 against native:cpu:float32" in here.summary
+
+
+def test_an_exception_fails_its_piece_alone(machine):
+    garbage = "for word; do case $word in --benchmark_out=*) echo nonsense >${word#*=} ;; esac; done\n"
+    here = machine(bench_step=garbage, bench_layers="echo alike\n")
+    assert here.run("steps,layers") == 1
+    assert "json.decoder.JSONDecodeError: Expecting value" in here.result("steps")["rows"][0][0]
+    assert "Traceback (most recent call last):" in (here.out / "steps.log").read_text()
+    assert here.result("layers")["outcome"] == "passed"
+
+
+def test_a_program_that_fails_fails_the_piece(machine):
+    here = machine(bench_step="echo no memory; exit 3\n")
+    assert here.run("steps") == 1
+    assert "bench_step ended with 3: no memory" in here.summary
+
+
+def test_there_is_an_archive_of_results_and_one_of_the_ends_of_logs(machine):
+    here = machine(bench_layers="head -c 3000000 /dev/zero | tr '\\0' x; echo alike\n")
+    assert here.run("layers") == 0
+    with tarfile.open(here.out.with_name("out.tar.xz")) as archive:
+        assert archive.getnames() == ["out/layers.json", "out/summary.txt"]
+    with tarfile.open(here.out.with_name("out-logs.tar.xz")) as archive:
+        log, = archive.getmembers()
+        assert (log.name, log.size) == ("out/layers.log", 1 << 20)
+        assert archive.extractfile(log).read().endswith(b"xalike\n")
+
+
+def test_programs_run_beside_each_other_each_in_its_own_time(tmp_path):
+    context = MODULE["Context"](root=ROOT, programs=BIN, gtest=BIN, out=tmp_path, scratch=tmp_path, device="cuda:0",
+                                target=None, draft=None, quick=False, dry=False, deadline=time.monotonic() + 60,
+                                log=tmp_path / "piece.log")
+    done = context.beside({"well": ["echo", "well"], "bad": ["sh", "-c", "echo bad; exit 2"],
+                           "a/slow": ["sh", "-c", "echo slow; sleep 60"]}, seconds=3)
+    assert {name: (one.output, one.fault) for name, one in done.items()} == {
+        "well": ("well\n", ""), "bad": ("bad\n", "sh ended with 2: bad"), "a/slow": ("slow\n", "out of time")}
+    assert (tmp_path / "piece-a-slow.log").read_text() == "slow\n"
+
+
+# --- correctness ------------------------------------------------------------------------------------------------
+
+
+def test_the_machine_is_described_before_anything_else(machine):
+    here = machine()
+    assert here.run("machine") == 0
+    assert "driver, memory NVIDIA H200" in here.summary and "protobuf 7." in here.summary
+    assert "the tests' harness can be imported" in here.summary
+
+
+def test_where_the_harness_cannot_be_imported_the_last_line_says_why(machine, tmp_path, monkeypatch):
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "grpc.py").write_text("raise ImportError('no grpc here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "broken"))
+    here = machine()
+    assert here.run("machine") == 1
+    assert "ended with 1: ImportError: no grpc here" in here.summary
+
+
+@pytest.mark.parametrize("trees, said", [
+    (WELL, "[ PASSED ] 7 tests."),
+    ("echo '[  FAILED  ] All/Trees.Grow/0, where GetParam() = 1'; echo ' 1 FAILED TEST'; exit 1",
+     "All/Trees.Grow/0; outrider_gpu_test ended with 1: 1 FAILED TEST"),
+    ("echo an illegal address; kill -SEGV $$", "outrider_gpu_test ended with -11: an illegal address"),
+    ("echo '[  PASSED  ] 0 tests.'", "no test was run"),
+])
+def test_each_suite_has_a_process(trees, said, machine):
+    here = machine(outrider_gpu_test=GTEST % trees)
+    assert here.run("gtest") == (trees != WELL)
+    assert "\n Kernels [ PASSED ] 2 tests.\n" in here.summary
+    assert f"\n All/Trees {said}\n" in here.summary
+
+
+def test_a_machine_that_the_tests_find_no_gpu_on_fails_them(machine):
+    here = machine(outrider_gpu_test="echo no GPU can be used here\n")
+    assert here.run("gtest") == 1 and "no GPU can be used here" in here.summary
+
+
+SELF_TEST = ("echo title\nfor check in stages logits rows; do echo \"ok      $check\"; done\n"
+             "grep -q '\"head_dim\": 64' \"$2/config.json\" || { echo 'FAILED  decisions  a verdict'; exit 1; }\n"
+             "echo 'ok      decisions'\n")
+
+
+def test_the_self_test_is_run_for_llama_and_for_each_kind_of_model(machine):
+    here = machine(**{"outrider-target": SELF_TEST})
+    assert here.run("self-test") == 1
+    assert "llama-3.2-1B-bfloat16 4 checks passed" in here.summary
+    assert "llama-3.2-3B-bfloat16 outrider-target ended with 1: FAILED decisions a verdict" in here.summary
+    assert "tiny-target-fp8 4 checks passed" in here.summary
+    assert "ok      rows" in (here.out / "self-test-llama-3.2-3B-fp8.log").read_text()
+
+
+SANITIZER = "echo \"$@\"; echo '========= %s'; exit %d\n"
+
+
+@pytest.mark.parametrize("last, code, outcome, said", [
+    ("ERROR SUMMARY: 0 errors", 0, "passed", "ERROR SUMMARY: 0 errors"),
+    ("ERROR SUMMARY: 1 error", 1, "FAILED", "compute-sanitizer ended with 1: ========= ERROR SUMMARY: 1 error"),
+    ("Device not supported", 1, "left out", "device not supported")])
+def test_the_kernels_are_watched_by_the_sanitizer(last, code, outcome, said, machine):
+    here = machine()
+    script(here.folder / "compute-sanitizer", SANITIZER % (last, code))
+    assert here.run("sanitizer") == (outcome == "FAILED")
+    assert here.result("sanitizer")["outcome"] == outcome and said in here.summary
+    assert "--gtest_filter=LayerKernels.*:DecideKernels.*" in (here.out / "sanitizer.log").read_text()
+
+
+PRETENDS = """#!/usr/bin/env python3
+import json, sys
+import numpy as np
+random = np.random.default_rng()
+for part in (part for step in json.load(sys.stdin) for part in step):
+    for _ in range(part["logit_rows"]):
+        row = np.arange(4096, dtype="<f4")
+        %s
+        sys.stdout.buffer.write(row.tobytes())
+"""
+
+
+@pytest.mark.parametrize("row, said", [
+    (None, "the same bits"), ("row = random.random(4096, dtype='<f4')", "OTHER BITS"), ("row[:] = 0", "CONSTANT LOGITS, row 0"),
+    ("row[7] = np.nan", "LOGITS THAT ARE NOT FINITE, row 0"), ("pass", "THE SAME BITS after another token, row 0")])
+def test_rows_of_real_models_are_compared_by_their_bits_if_there_is_something_to_compare(row, said, tmp_path):
+    program, file = BIN / "bench_logits", tmp_path / "shapes.json"
+    if row is not None:
+        program = tmp_path / "bench_logits"
+        script(program, "")
+        program.write_text((PRETENDS % row).replace("/usr/bin/env python3", sys.executable))
+    done = subprocess.run([sys.executable, ROOT / "bench/gpu/real_shapes.py", "--program", program, "--models",
+                           ROOT / "models/tiny-draft", "--dtypes", "bfloat16", "--device", "cpu", "--json", file],
+                          check=True, capture_output=True, text=True)
+    assert done.stdout == f"tiny-draft, bfloat16, alone, together, in chunks: {said}\n"
+    found, = json.loads(file.read_text())["invariance"]
+    assert found == {"model": "tiny-draft", "dtype": "bfloat16", "rows": 24, "fault": "" if row is None else said}
+
+
+# --- measurements -----------------------------------------------------------------------------------------------
 
 
 def writes(report: object) -> str:
@@ -99,148 +299,86 @@ def writes(report: object) -> str:
 
 STEPS = """for word; do case $word in --benchmark_out=*) file=${word#*=} ;; esac; done
 case $1 in *3B) kv=114688 ;; *) kv=%s ;; esac
-echo '{"context": {"weight_bytes": "1000", "kv_bytes_per_token": "'$kv'"},
-       "benchmarks": [{"name": "rows:1/real_time", "real_time": 1500.0},
-                      {"name": "sequences:8/rows:1/real_time", "real_time": 1600.0},
+echo '{"context": {"weight_bytes": "6400000000", "kv_bytes_per_token": "'$kv'"},
+       "benchmarks": [{"name": "rows:1/real_time", "real_time": 2000.0},
+                      {"name": "sequences:8/rows:1/real_time", "real_time": 2600.0},
                       {"name": "draft:4/real_time", "real_time": 2000.0}]}' >"$file"
+"""
+TORCH = """class Tensor:
+    def random_(self): return self
+    def copy_(self, other): pass
+def empty(*shape, **options): return Tensor()
+empty_like, uint8 = empty, None
+class cuda:
+    class Event:
+        def __init__(self, enable_timing): pass
+        def record(self): pass
+        def elapsed_time(self, end): return 10.0
+    def set_device(device): pass
+    def synchronize(): pass
 """
 
 
-def test_a_piece_writes_its_results_and_a_line_of_the_table(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step=STEPS % 32768)))
-    code, error = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
-    assert (code, error) == (0, "")
-    summary = (tmp_path / "out" / "summary.txt").read_text()
-    assert "1B bfloat16, 8 sequences, 1 rows" in summary and "1B fp8, 1 sequences, drafting 4" in summary
-    assert '"gpu": "NVIDIA H200"' in (tmp_path / "out" / "steps.json").read_text()
+def test_steps_are_shares_of_the_rate_of_a_copy(machine, tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text(TORCH)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    here = machine(bench_step=STEPS % 32768)
+    assert here.run("steps") == 0
+    assert "copying within the GPU's memory, read and written 4.29 TB/s" in here.summary
+    assert "3B bfloat16, 1 sequences, 1 rows 2.000 ms, 75% of the copy rate (aim: 85%)" in here.summary
+    assert "1B bfloat16, 8 sequences, 1 rows 2.600 ms, 58% of the copy rate" in here.summary
+    assert "1B fp8, 1 sequences, drafting 4 2.000 ms" in here.summary
 
 
-def test_a_wrong_number_of_bytes_for_a_token_fails_the_piece(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step=STEPS % 32769)))
-    code, _ = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
-    assert code == 1
-    assert "1B takes 32769 bytes of KV a token, not 32768" in (tmp_path / "out" / "summary.txt").read_text()
+def test_without_torch_steps_are_shares_of_nothing(machine, tmp_path, monkeypatch):
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "torch.py").write_text("raise ImportError('no torch here')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    here = machine(bench_step=STEPS % 32768)
+    assert here.run("steps") == 0
+    assert "left out, and so are shares of it: " in here.summary and "ImportError: no torch here" in here.summary
+    assert "3B bfloat16, 1 sequences, 1 rows 2.000 ms\n" in here.summary
 
 
-SHAPE = {"plain_tokens_per_second": 600.0, "c": 0.4, "loads": [{"alpha": 0.8, "streams": 8, "rows": [
-    {"mode": "plain", "tokens_per_second": 4000.0, "ratio_to_plain": 1.0},
-    {"mode": "policy", "tokens_per_second": 4400.0, "ratio_to_plain": 1.1}]}],
-    "alphas": [{"alpha": 0.8, "policy": {"ratio_to_plain": 1.25}, "rows": [
-        {"k": 1, "ratio_to_plain": 1.2, "expected_ratio": 1.3, "overhead_microseconds": 200.0},
-        {"k": 2, "ratio_to_plain": 1.3, "expected_ratio": 1.4, "overhead_microseconds": 210.0}]}]}
+def test_a_wrong_number_of_bytes_for_a_token_fails_the_piece(machine):
+    here = machine(bench_step=STEPS % 32769)
+    assert here.run("steps") == 1
+    assert "1B takes 32769 bytes of KV a token, not 32768" in here.summary
+
+
+def shape(rate: float) -> dict:
+    """A report of bench_shape."""
+    return {"plain_tokens_per_second": rate, "c": 0.4, "loads": [{"alpha": 0.8, "streams": 8, "rows": [
+        {"mode": "plain", "tokens_per_second": 4000.0, "ratio_to_plain": 1.0},
+        {"mode": "policy", "tokens_per_second": 4400.0, "ratio_to_plain": 1.1}]}],
+        "alphas": [{"alpha": 0.8, "policy": {"ratio_to_plain": 1.25}, "rows": [
+            {"k": k, "ratio_to_plain": ratio, "tokens_per_second": ratio * rate, "expected_ratio": 1.4,
+             "overhead_microseconds": 210.0} for k, ratio in ((1, 1.2), (2, 1.3))]}]}
 
 
 @pytest.mark.parametrize("piece", ["pair", "pair-fp8"])
-def test_a_pair_is_summed_up_by_its_best_k(piece, tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_shape=writes(SHAPE))))
-    code, error = run("--pieces", piece, "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
-    assert (code, error) == (0, "")
-    summary = re.sub(" +", " ", (tmp_path / "out" / "summary.txt").read_text())
-    assert "alpha 0.8, best K = 2 1.30 x plain (Theorem 3.8: 1.40); policy 1.25; overhead 210 us" in summary
-    assert "alpha 0.8, 8 streams 4000 tokens/s plain; policy 1.10 x" in summary
+def test_a_pair_is_summed_up_by_its_best_k(piece, machine):
+    here = machine(bench_shape=writes(shape(600)))
+    assert here.run(piece) == 0
+    assert "alpha 0.8, best K = 2 1.30 x plain (Theorem 3.8: 1.40); policy 1.25; overhead 210 us" in here.summary
+    assert "alpha 0.8, 8 streams 4000 tokens/s plain; policy 1.10 x" in here.summary
+
+
+def test_one_process_is_compared_with_two(machine):
+    here = machine(bench_shape=f"case $* in *--one-process*) {writes(shape(900))}\n;; *) {writes(shape(600))}\n;; esac\n")
+    assert here.run("one-process") == 0
+    assert "plain, one stream 900 tokens/s, 1.50 x that of two processes" in here.summary
+    assert "alpha 0.8, one stream, best K 1170 tokens/s, 1.50 x that of two processes" in here.summary
+    assert "alpha 0.8, 8 streams, policy 4400 tokens/s, 1.00 x that of two processes" in here.summary
 
 
 @pytest.mark.parametrize("others, code", [(0, 0), (2, 1)])
-def test_real_weights_fail_if_a_greedy_answer_depends_on_k(others, code, tmp_path, monkeypatch):
+def test_real_weights_fail_if_a_greedy_answer_depends_on_k(others, code, machine):
     mode = {"mode": "K = 2", "tokens_per_second": 900.0, "ratio_to_plain": 1.4, "alpha": 0.8}
     report = {"results": [{"temperature": 0.0, "modes": [mode], "other_tokens_than_plain": others},
                           {"temperature": 1.0, "modes": [mode]}]}
-    folder = programs(tmp_path, bench_pair=writes(report), bench_serve=writes({}))
-    monkeypatch.setenv("OUTRIDER_BIN", str(folder))
+    here = machine(bench_pair=writes(report), bench_serve=writes({}))
     model = str(ROOT / "models" / "tiny-target")
-    found, _ = run("--pieces", "real", "--target", model, "--draft", model, "--out", str(tmp_path / "out"),
-                   path=fake_gpu(tmp_path))
-    assert found == code
-    assert "900 tokens/s, 1.40 x plain; alpha 0.800" in (tmp_path / "out" / "summary.txt").read_text()
-
-
-def test_a_program_that_fails_fails_the_piece(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, bench_step="echo no memory; exit 3\n")))
-    code, _ = run("--pieces", "steps", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
-    assert code == 1
-    assert "bench_step ended with 3: no memory" in (tmp_path / "out" / "summary.txt").read_text()
-
-
-NOISE = "#!/bin/sh\ncat >/dev/null; head -c $((56 * 4096 * 4)) /dev/urandom\n"  # 56 rows of logits
-
-
-@pytest.mark.parametrize("noise, bits", [(False, "the same"), (True, "OTHER")])
-def test_rows_of_real_models_are_compared_by_their_bits(noise, bits, tmp_path):
-    program, file = BIN / "bench_logits", tmp_path / "shapes.json"
-    if noise:
-        program = tmp_path / "bench_logits"
-        program.write_text(NOISE)
-        program.chmod(0o755)
-    said = output(sys.executable, ROOT / "bench" / "gpu" / "real_shapes.py", "--program", program, "--models",
-                  ROOT / "models" / "tiny-draft", "--dtypes", "bfloat16", "--device", "cpu", "--quick", "--json", file)
-    assert said == f"tiny-draft, bfloat16: {bits} bits alone, together, in chunks\n"
-    row, = json.loads(file.read_text())["invariance"]
-    assert row == {"model": "tiny-draft", "dtype": "bfloat16", "rows": 56, "same": not noise}
-
-
-GTEST = "echo '[  PASSED  ] 90 tests.'\n"
-SELF_TEST = ("echo title\nfor check in stages logits rows; do echo \"ok      $check\"; done\n"
-             "grep -q '\"head_dim\": 64' \"$2/config.json\" || { echo 'FAILED  decisions  a verdict'; exit 1; }\n"
-             "echo 'ok      decisions'\n")
-
-
-def test_pieces_that_passed_are_not_run_again_and_those_that_failed_are(tmp_path, monkeypatch):
-    folder = programs(tmp_path, **{"outrider_gpu_test": f"date +%N >>{tmp_path}/ran\n{GTEST}", "outrider-target": SELF_TEST})
-    monkeypatch.setenv("OUTRIDER_BIN", str(folder))
-    out = tmp_path / "out"
-
-    def times_run(*flags: str) -> int:
-        code, error = run("--pieces", "gtest,self-test", "--out", str(out), *flags, path=fake_gpu(tmp_path))
-        assert (code, error) == (1, "")
-        return len((tmp_path / "ran").read_text().splitlines())
-
-    assert times_run() == 1
-    summary = (out / "summary.txt").read_text()
-    assert "[  PASSED  ] 90 tests." in summary
-    assert "outrider-target ended with 1: FAILED  decisions  a verdict" in summary
-    assert "ok      rows" in (out / "self-test.log").read_text()
-    assert times_run() == 1
-    assert times_run("--again") == 2
-    assert times_run("--quick") == 3  # other figures
-    (folder / "liboutrider_cuda.so").write_text("another build")
-    assert times_run() == 4
-    with tarfile.open(tmp_path / "out.tar.xz") as archive:
-        assert {"out/gtest.json", "out/gtest.log", "out/self-test.json", "out/summary.txt"} <= set(archive.getnames())
-
-
-def test_what_might_not_end_in_time_is_left_for_the_next_call(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, outrider_gpu_test=GTEST, bench_layers="echo alike\n")))
-    flags = ("--pieces", "gtest,layers", "--out", str(tmp_path / "out"), "--within", "59")
-    assert run(*flags, path=fake_gpu(tmp_path)) == (1, "")
-    assert [file.name for file in (tmp_path / "out").glob("*.json")] == ["gtest.json"]
-    assert run(*flags, path=fake_gpu(tmp_path)) == (0, "")
-    assert "bfloat16 against native:cpu:float32" in (tmp_path / "out" / "summary.txt").read_text()
-
-
-def test_a_machine_that_the_tests_find_no_gpu_on_fails_them(tmp_path, monkeypatch):
-    monkeypatch.setenv("OUTRIDER_BIN", str(programs(tmp_path, outrider_gpu_test="echo no GPU can be used here\n")))
-    code, _ = run("--pieces", "gtest", "--out", str(tmp_path / "out"), path=fake_gpu(tmp_path))
-    assert code == 1 and "no GPU can be used here" in (tmp_path / "out" / "summary.txt").read_text()
-
-
-def test_no_piece_takes_longer_than_a_call_may():
-    limits = re.findall(r"^ {4}\"[a-z0-9-]+\": \((\d+), pieces", RUN.read_text(), re.M)
-    assert len(limits) == 11 and max(map(int, limits)) <= 480
-
-
-PACKED = [BIN / name for name in ("outrider-target", "outrider_gpu_test", "bench_shape", "liboutrider_cuda.so")]
-
-
-@pytest.mark.skipif(not all(file.is_file() for file in PACKED), reason="the plug-in or its tests are not built")
-def test_a_pack_has_what_its_programs_link_to(tmp_path):
-    pack = tmp_path / "pack"
-    said = subprocess.run([ROOT / "bench" / "gpu" / "pack", pack], check=True, capture_output=True, text=True,
-                          env=os.environ | {"OUTRIDER_BIN": str(BIN)}).stdout
-    assert re.match(rf"pack: \S+ in {pack}, \S+ in {pack}\.tar\.xz$", said)
-    assert (tmp_path / "pack.tar.xz").stat().st_size < 32 << 20
-    system = re.compile(r"(libc|libm|libdl|librt|libpthread|libutil|libstdc\+\+|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so")
-    wheels = re.compile(r"lib(cudart|cublasLt|nccl|torch|c10)")
-    for file in [*(pack / "programs").iterdir(), *(pack / "lib").iterdir()]:
-        for name in re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-d", file)):
-            assert (pack / "lib" / name).is_file() or system.match(name) or wheels.match(name), (file.name, name)
-    assert (pack / "site" / "google" / "rpc" / "error_details_pb2.py").is_file()
+    assert here.run("real", "--target", model, "--draft", model) == code
+    assert "900 tokens/s, 1.40 x plain; alpha 0.800" in here.summary

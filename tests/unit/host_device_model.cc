@@ -81,7 +81,7 @@ absl::StatusOr<std::unique_ptr<Model>> HostDevice::Load(const DecoderConfig& spe
   return std::make_unique<HostDeviceModel>(*std::move(cpu), spec, options.block_size, team_);
 }
 
-bool HostDeviceModel::CanRun(const DeviceTask& task) const { return cuda::CanRun(task, spec_.vocab_size); }
+bool HostDeviceModel::CanRun(const DeviceTask& task) const { return cuda::CanRun(task, spec_); }
 
 int HostDeviceModel::max_positions() const {
   return std::min(spec_.max_position_embeddings, kv_blocks() * block_size_);

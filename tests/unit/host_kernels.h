@@ -22,12 +22,13 @@ inline void HostShape(int team, float* logits, int vocab, int rows, const cuda::
 
 inline void HostPropose(int team, const float* weights, int vocab, int rows, const cuda::ShapedRow* shaped,
                         const cuda::ProposeInput* inputs, int step, cuda::ProposeOutput* outputs,
-                        int32_t* q_ids, float* q_weights, int32_t* next_tokens) {
+                        int32_t* q_ids, float* q_weights, int32_t* next_tokens,
+                        const int32_t* head_tokens = nullptr) {
   for (int r = 0; r < rows; ++r) {
     if (step >= inputs[r].steps) continue;
     cuda::OnTeam(team, [&](auto& threads) {
       ProposeRow(threads, weights + int64_t{r} * vocab, vocab, shaped[r], inputs[r], step, &outputs[r],
-                 q_ids + r * cuda::kMaxTopN, q_weights + r * cuda::kMaxTopN);
+                 q_ids + r * cuda::kMaxTopN, q_weights + r * cuda::kMaxTopN, head_tokens);
     });
     next_tokens[r] = outputs[r].token;
   }

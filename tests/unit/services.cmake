@@ -66,14 +66,17 @@ outrider_unit_test(rpc_test
   LIBS outrider::messages outrider::rpc)
 outrider_unit_test(serve_test
   SOURCES
+    unit/changed_model.h
     unit/held_sampler.h
     unit/kv_budget_test.cc
     unit/serve_convert_test.cc
     unit/stall_watch_test.cc
+    unit/worker_metrics_test.cc
   LIBS outrider::serve outrider::rejection_sampler)
 outrider_unit_test(model_services_test
   SOURCES
     unit/beam_candidates_test.cc
     unit/held_sampler.h
     unit/model_services_test.cc
+    unit/service_specs_test.cc
   LIBS outrider::draft_service outrider::target_service outrider::rpc)

@@ -1,15 +1,11 @@
 // Several ranks that share a model, as threads of this process with real sockets between them.
-#include <arpa/inet.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cstdlib>
 #include <thread>
 
 #include "absl/synchronization/mutex.h"
-
 #include "tests/unit/device_tree_testing.h"
 #include "tests/unit/engine_goldens.h"
+#include "tests/unit/torch_ranks_testing.h"
 
 namespace outrider::testing {
 namespace {
@@ -17,32 +13,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr double kTolerance = 1e-4;  // of the spread, as for one process
-
-// c10d records what a process sends in one place, which is not made for several groups in a process.
-[[maybe_unused]] const int kNoRecord = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
-
-// An address of these tests alone: its port stays bound here, and a rank may bind it nevertheless, since both
-// reuse addresses.
-std::string FreeAddress() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int on = 1;
-  EXPECT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t length = sizeof(address);
-  EXPECT_EQ(bind(fd, reinterpret_cast<sockaddr*>(&address), length), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &length), 0);
-  return absl::StrCat("127.0.0.1:", ntohs(address.sin_port));
-}
-
-RunnerOptions RankOptions(const std::string& model, int size, int rank, const std::string& rendezvous) {
-  RunnerOptions options = Options(model);
-  options.engine = "torch";
-  options.parallel = {
-      .size = size, .rank = rank, .rendezvous = rendezvous, .on_wait = nullptr, .on_lost = nullptr};
-  return options;
-}
 
 // Rank 0, with the others on threads.
 class Ranks {

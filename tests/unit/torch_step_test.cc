@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <string>
+#include <thread>
+#include <utility>
 
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/decoder/safetensors.h"
@@ -13,6 +16,7 @@
 #include "common/engine/torch/step_runner.h"
 #include "common/engine/torch/torch_model.h"
 #include "tests/unit/device_tree_testing.h"
+#include "tests/unit/torch_ranks_testing.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -276,6 +280,62 @@ TEST(PaddedSteps, PassTheSelfTest) {
       SelfTestInFull(PaddingBackend(), ReadModelConfig(kModel)->decoder, options, threads,
                      [&](absl::string_view line) { last = std::string(line); });
   EXPECT_TRUE(passed.ok() && *passed) << passed.status() << ", " << last;
+}
+
+// A device that says when it ends, and when its ranks do.
+class EndingRunner final : public CpuRunner {
+ public:
+  explicit EndingRunner(std::vector<std::string>& ended) : ended_(ended) {}
+  ~EndingRunner() override { ended_.push_back("runner"); }
+
+  std::unique_ptr<DeviceRanks> Connect(int /*rank*/, int /*size*/,
+                                       absl::FunctionRef<void(absl::Span<char>)> /*share*/) override {
+    return std::make_unique<Ranks>(ended_);
+  }
+  GraphCaptures graph_captures() const override {
+    return {.count = 5, .failure = absl::InternalError("full")};
+  }
+
+ private:
+  struct Ranks final : DeviceRanks {
+    explicit Ranks(std::vector<std::string>& ended) : ended(ended) {}
+    ~Ranks() override { ended.push_back("ranks"); }
+    void Sum(at::Tensor& /*tensor*/) override {}
+    at::Tensor Gather(const at::Tensor& tensor) override { return tensor; }
+
+    std::vector<std::string>& ended;
+  };
+
+  std::vector<std::string>& ended_;
+};
+
+// A runner's graphs hold operations of NCCL, which waits for their end before it ends itself.
+TEST(Ranks, EndAfterTheRunnerAndItsGraphs) {
+  const SafeTensors files = *SafeTensors::Open(kModel);
+  const DecoderConfig spec = ReadModelConfig(kModel)->decoder;
+  const std::string address = testing::FreeAddress();
+  std::vector<std::string> ended[2];
+  std::unique_ptr<Model> models[2];
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      absl::StatusOr<std::unique_ptr<Model>> model =
+          MakeTorchModel(spec, files, std::make_unique<EndingRunner>(ended[rank]),
+                         testing::RankOptions("gqa3-sharded", 2, rank, address));
+      EXPECT_TRUE(model.ok()) << model.status();
+      if (model.ok()) models[rank] = *std::move(model);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (std::unique_ptr<Model>& model : models) {
+    ASSERT_NE(model, nullptr);
+    EXPECT_EQ(model->graph_captures().count, 5);
+    EXPECT_EQ(model->graph_captures().failure, absl::InternalError("full"));
+  }
+  for (const int rank : {1, 0}) {
+    models[rank] = nullptr;
+    EXPECT_THAT(ended[rank], ElementsAre("runner", "ranks")) << "rank " << rank;
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/cuda/attention_kernels.h"
@@ -27,8 +28,8 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
         absl::StrCat("attention: ", capacity.partials, " partial results are too many"));
   }
   absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
-  std::unique_ptr<Attention> attention(new Attention(shape, capacity, plans));
-  const size_t plan_bytes = static_cast<size_t>(plans) * attention->plan_bytes_;
+  std::unique_ptr<Attention> attention(new Attention(shape, capacity));
+  const size_t plan_bytes = static_cast<size_t>(plans) * PlanBytes(capacity);
   const size_t partials = static_cast<size_t>(std::max(capacity.partials, 1));
   const size_t sums = partials * static_cast<size_t>(shape.query_heads);
   if (status.ok())
@@ -43,20 +44,30 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
   return attention;
 }
 
-absl::Status Attention::Upload(int plan, const AttentionSize& size, absl::Span<const AttentionSequence> batch,
-                               cudaStream_t stream) {
+void Attention::Clear() { uploaded_ = used_ = end_ = 0; }
+
+absl::StatusOr<size_t> Attention::Add(const AttentionSize& size, absl::Span<const AttentionSequence> batch) {
   if (!capacity_.Holds(size)) return absl::InvalidArgumentError("attention: a launch larger than its memory");
-  char* const host = host_plans_.data() + Offset(plan);
-  auto bytes = WritePlan(shape_, size, batch, host);
+  if (!HasRoom(PlanBytes(size))) return absl::ResourceExhaustedError("attention: no room for another plan");
+  const size_t plan = end_;
+  const absl::StatusOr<size_t> bytes = WritePlan(shape_, size, batch, host_plans_.data() + plan);
   if (!bytes.ok()) return bytes.status();
-  return ToStatus(
-      cudaMemcpyAsync(device_plans_.data() + Offset(plan), host, *bytes, cudaMemcpyHostToDevice, stream),
-      "copying a plan of attention");
+  used_ = plan + *bytes;
+  end_ = plan + PlanBytes(size);
+  return plan;
 }
 
-absl::Status Attention::Launch(int plan, const AttentionSize& size, const AttentionOperands& operands,
+absl::Status Attention::Upload(cudaStream_t stream) {
+  const size_t from = std::exchange(uploaded_, end_);
+  if (from == end_) return absl::OkStatus();
+  return ToStatus(cudaMemcpyAsync(device_plans_.data() + from, host_plans_.data() + from, used_ - from,
+                                  cudaMemcpyHostToDevice, stream),
+                  "copying plans of attention");
+}
+
+absl::Status Attention::Launch(size_t plan, const AttentionSize& size, const AttentionOperands& operands,
                                cudaStream_t stream) {
-  char* const data = device_plans_.data() + Offset(plan);
+  char* const data = device_plans_.data() + plan;
   const PlanLayout layout(size);
   const auto ints = [data](size_t offset) { return reinterpret_cast<int32_t*>(data + offset); };
   const int64_t half_block = int64_t{shape_.kv_heads} * shape_.block_size * shape_.head_dim;

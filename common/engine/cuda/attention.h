@@ -3,9 +3,9 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,42 +30,48 @@ struct AttentionOperands {
 // position (with a window, within it), and not on the batch, on the size of the launch, or on where these
 // keys and values are. So a node of a tree gets the result of its path as a chain (attention_plan.h).
 //
-// Has memory for several plans, so that the passes of one graph have a plan each. A batch is uploaded once
-// and launched for every layer. Both calls only enqueue. A graph captures Launch and is replayed after
-// uploads to the same plan, of any batch that its size holds. Not thread-safe.
+// Each pass of a step has a plan, which is launched for every layer. A plan is named by where it begins: the
+// plans of a step lie one behind the other, so that one copy uploads them all. A graph captures Launch and is
+// replayed after uploads of plans of the same sizes in the same order, of any batches that these hold. Not
+// thread-safe.
 class Attention {
  public:
-  // For batches that `capacity` holds. INVALID_ARGUMENT for a shape without a kernel, RESOURCE_EXHAUSTED if
-  // there is not enough memory.
+  // For batches that `capacity` holds, with room for `plans` plans of that size. INVALID_ARGUMENT for a shape
+  // without a kernel, RESOURCE_EXHAUSTED if there is not enough memory.
   static absl::StatusOr<std::unique_ptr<Attention>> Create(const AttentionShape& shape,
                                                            const AttentionSize& capacity, int plans);
 
-  // Plans a batch for launches of `size` and enqueues the copy of the plan to the device. An earlier upload
-  // to the same plan must be complete. Errors are those of WritePlan; also INVALID_ARGUMENT if the capacity
-  // does not hold `size`.
-  absl::Status Upload(int plan, const AttentionSize& size, absl::Span<const AttentionSequence> batch,
-                      cudaStream_t stream);
+  // How far a plan is from the next one.
+  static size_t PlanBytes(const AttentionSize& size) { return PlanLayout(size).bytes; }
 
-  // Computes one layer for the batch of a plan. `size` must be that of the upload.
-  absl::Status Launch(int plan, const AttentionSize& size, const AttentionOperands& operands,
+  // Forgets all plans: the next one begins at 0. The stream must be done with them.
+  void Clear();
+  // Whether there is room for so many bytes of plans more.
+  bool HasRoom(size_t bytes) const { return end_ + bytes <= host_plans_.bytes(); }
+  // Plans a batch for launches of `size`, behind the plans that there are. Errors are those of WritePlan;
+  // also INVALID_ARGUMENT if the capacity does not hold `size`, and RESOURCE_EXHAUSTED without room.
+  absl::StatusOr<size_t> Add(const AttentionSize& size, absl::Span<const AttentionSequence> batch);
+  // Enqueues a copy to the device of all plans since the last Upload or Clear.
+  absl::Status Upload(cudaStream_t stream);
+
+  // Enqueues one layer for the batch of a plan that was uploaded, whose size this is.
+  absl::Status Launch(size_t plan, const AttentionSize& size, const AttentionOperands& operands,
                       cudaStream_t stream);
 
   const AttentionShape& shape() const { return shape_; }
   const AttentionSize& capacity() const { return capacity_; }
-  int plans() const { return plans_; }
 
  private:
-  Attention(const AttentionShape& shape, const AttentionSize& capacity, int plans)
-      : shape_(shape), capacity_(capacity), plans_(plans), plan_bytes_(PlanLayout(capacity).bytes) {}
-
-  size_t Offset(int plan) const { return static_cast<size_t>(plan) * plan_bytes_; }
+  Attention(const AttentionShape& shape, const AttentionSize& capacity)
+      : shape_(shape), capacity_(capacity) {}
 
   const AttentionShape shape_;
   const AttentionSize capacity_;
-  const int plans_;
-  const size_t plan_bytes_;
   PinnedMemory host_plans_;
   DeviceMemory device_plans_;
+  size_t uploaded_ = 0;  // where the plans end that are on the device
+  size_t used_ = 0;      // where the last plan's entries end
+  size_t end_ = 0;       // where the next plan begins
   DeviceMemory partials_;
   DeviceMemory partial_sums_;
 };

@@ -250,6 +250,13 @@ AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth) {
   return size;
 }
 
+int LargestBlocks(const AttentionShape& shape, const AttentionSize& size) {
+  // Each split has an item of its sequence, or one of a tail.
+  const int blocks = (size.items + size.tail_items) * CeilDivide(kSplit, shape.block_size);
+  // The slots of the tails, and room in the trunks for their partial results.
+  return size.tail_items > 0 ? blocks + size.tail_items * kSplit + size.rows : blocks;
+}
+
 absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& shape,
                                                          absl::Span<const AttentionSequence> batch,
                                                          const AttentionSize& capacity) {

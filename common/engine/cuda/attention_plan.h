@@ -87,6 +87,10 @@ AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, 
 // longer than `depth`.
 AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth);
 
+// An upper bound of the `blocks` of every batch whose other sizes are at most those of `size`. So a launch
+// need not tell apart how many blocks its batches have.
+int LargestBlocks(const AttentionShape& shape, const AttentionSize& size);
+
 // Consecutive rows of a batch, from first_row on.
 struct AttentionPass {
   int first_row = 0;

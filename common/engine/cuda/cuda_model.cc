@@ -16,12 +16,6 @@ namespace {
 // Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// The widest row that AddNorm has room for, in the 48 KB of shared memory that a block has without asking.
-constexpr int kMaxNormed = 48 * 1024 / sizeof(float);
-
-// The maximum number of kept graphs.
-constexpr size_t kMaxGraphs = 128;
-
 // The most device memory that a graph can plausibly take. A larger measurement includes what others on this
 // GPU allocated meanwhile.
 constexpr size_t kMaxGraphBytes = size_t{16} << 20;
@@ -38,6 +32,10 @@ absl::Status CheckShape(const DecoderConfig& spec, const std::string& model_dir)
                                                {"intermediate_size", spec.intermediate_size}};
   for (const auto& [field, value] : sizes) {
     if (value % 16 != 0) return refuse(field, value, "must be a multiple of 16");
+  }
+  if (spec.logit_columns() % 16 != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("--frequent-tokens ", spec.logit_columns(),
+                                                   ": must be a multiple of 16 with --device cuda"));
   }
   if (spec.vocab_size > kMaxVocab)
     return refuse("vocab_size", spec.vocab_size, absl::StrCat("must be at most ", kMaxVocab));
@@ -71,7 +69,7 @@ absl::Status CudaModel::Load(const TensorSource& source) {
   int lowest = 0, highest = 0;
   if (status.ok()) status = ToStatus(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "starting");
   if (status.ok()) {
-    const int priority = options_.high_priority ? highest : lowest;
+    const int priority = options_.role == ModelRole::kDraft ? highest : lowest;
     status = ToStatus(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, priority), "starting");
   }
   if (!status.ok()) return status;
@@ -110,7 +108,7 @@ absl::Status CudaModel::Load(const TensorSource& source) {
 
 absl::Status CudaModel::WarmUpAndAllocateCache() {
   const WarmUpLimits limits{.rows = options_.max_batch_rows, .positions = max_positions_};
-  const std::vector<WarmUpStep> common = CommonSteps(limits);
+  const std::vector<WarmUpStep> common = CommonSteps(limits, options_.role);
   // Start with the spare block only: the memory of kernels and graphs is then known before the pool takes its
   // share.
   const auto resize = [&](int kv_blocks) {
@@ -119,7 +117,7 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
     return layers_->AllocateCache(kv_blocks);
   };
   absl::Status status = resize(0);
-  if (status.ok()) status = Run(DirectSteps(limits), /*captures=*/false);
+  if (status.ok()) status = Run(DirectSteps(limits), StepGraphs::Capture::kNever);
   size_t free_bytes = 0;
   if (status.ok() && options_.kv_blocks == 0) status = Assign(FreeForPool(common), free_bytes);
   if (status.ok()) {
@@ -129,28 +127,28 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
   if (!status.ok()) return status;
   max_positions_ =
       static_cast<int>(std::min<int64_t>(max_positions_, int64_t{kv_blocks_} * options_.block_size));
-  return Run(common, /*captures=*/true);
+  return Run(common, StepGraphs::Capture::kAtOnce);
 }
 
 absl::StatusOr<size_t> CudaModel::FreeForPool(const std::vector<WarmUpStep>& common) {
   size_t before = 0, after = 0, all_bytes = 0;
   absl::Status status = ToStatus(cudaMemGetInfo(&before, &all_bytes), "asking for free memory");
-  if (status.ok() && !common.empty()) status = Run({common.back()}, /*captures=*/true);
+  if (status.ok() && !common.empty()) status = Run({common.back()}, StepGraphs::Capture::kAtOnce);
   if (status.ok()) status = ToStatus(cudaMemGetInfo(&after, &all_bytes), "asking for free memory");
   if (!status.ok()) return status;
-  DropGraphs();  // they use the pool that goes away
+  graphs_.Drop();  // they use the pool that goes away
   const size_t graphs = kMaxGraphs * std::min(before - std::min(before, after), kMaxGraphBytes);
   return before - std::min(before, graphs);
 }
 
-absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, bool captures) {
+absl::Status CudaModel::Run(const std::vector<WarmUpStep>& steps, StepGraphs::Capture capture) {
   if (options_.observe) return absl::OkStatus();  // no observer wants these steps
-  const bool could = std::exchange(captures_, captures && captures_);
+  const StepGraphs::Capture usual = std::exchange(capture_, capture);
   for (const WarmUpStep& step : steps) {
     MadeUpBatch batch(step, options_.block_size);
     if (const auto logits = Forward(batch.rows(), {}); !logits.ok()) return logits.status();
   }
-  if (!captures) captures_ = could;
+  capture_ = usual;
   return absl::OkStatus();
 }
 
@@ -169,7 +167,7 @@ absl::Status CudaModel::AllocateStepMemory() {
   const size_t in = std::max(LayOut(verifies, nullptr, inputs), LayOut(proposes, nullptr, inputs));
   const size_t out = std::max(LayOut(verifies, nullptr, outputs), LayOut(proposes, nullptr, outputs));
   const size_t rows = static_cast<size_t>(max_rows_), wanted = static_cast<size_t>(logit_rows);
-  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(spec_.logit_columns()) * sizeof(float);
   absl::Status status = Assign(MirroredMemory::Allocate(in, "steps' input"), inputs_);
   if (status.ok()) status = Assign(MirroredMemory::Allocate(out, "steps' output"), outputs_);
   if (status.ok()) {
@@ -184,19 +182,25 @@ absl::Status CudaModel::AllocateStepMemory() {
                           {races_, wanted * sizeof(int32_t), "races"}});
   }
   if (!status.ok()) return status;
+  const std::vector<TokenId>& tokens = spec_.head_tokens;
+  if (!tokens.empty()) {
+    const size_t bytes = tokens.size() * sizeof(TokenId);
+    status = AllocateAll({{head_tokens_, bytes, "tokens of the head"}});
+    if (status.ok()) {
+      status = ToStatus(
+          cudaMemcpyAsync(head_tokens_.data(), tokens.data(), bytes, cudaMemcpyHostToDevice, stream_),
+          "uploading the tokens of the head");
+    }
+    if (!status.ok()) return status;
+  }
   // Idle rows of a draft pass embed whatever is here, so it must be a token id.
   return ToStatus(cudaMemsetAsync(next_tokens_.data(), 0, next_tokens_.bytes(), stream_), "clearing tokens");
 }
 
 CudaModel::~CudaModel() {
   cudaSetDevice(device_);
-  DropGraphs();
+  graphs_.Drop();
   if (stream_ != nullptr) cudaStreamDestroy(stream_);
-}
-
-void CudaModel::DropGraphs() {
-  for (const auto& [shape, graph] : graphs_) cudaGraphExecDestroy(graph);
-  graphs_.clear();
 }
 
 void CudaModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
@@ -224,12 +228,16 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepInputs inputs;
   LayOut(shape, inputs_.host(), inputs);
   WriteInputs(plan, shape, layers_->spare_block(), inputs);
-  std::optional<GraphShape> graph;
-  if (captures_) graph = GraphOf(plan, shape, attention_->shape(), attention_->capacity());
-  status = graph ? Replay(plan, *graph) : RunEager(plan, shape);
+  const std::optional<GraphShape> captured =
+      GraphOf(plan, shape, attention_->shape(), attention_->capacity());
+  cudaGraphExec_t graph = nullptr;
+  if (captured) {
+    graph = graphs_.Find(*captured, capture_, stream_, [&] { return EnqueueCaptured(*captured); });
+  }
+  status = graph != nullptr ? Replay(plan, *captured, graph) : RunEager(plan, shape);
   if (!status.ok()) return status;
 
-  const size_t row_bytes = static_cast<size_t>(spec_.vocab_size) * sizeof(float);
+  const size_t row_bytes = static_cast<size_t>(spec_.logit_columns()) * sizeof(float);
   const size_t host_rows = static_cast<size_t>(plan.host_rows);
   if (host_rows > 0) {
     const size_t before = (plan.logit_rows.size() - host_rows) * row_bytes;
@@ -243,85 +251,72 @@ absl::StatusOr<LogitsView> CudaModel::Forward(absl::Span<const SequenceRows> bat
   StepOutputs outputs;
   LayOut(shape, outputs_.host(), outputs);
   ReadOutputs(plan, shape, outputs);
-  return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.vocab_size};
+  return LogitsView{host_logits_.as<float>(), plan.host_rows, spec_.logit_columns()};
 }
 
-absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape) {
-  absl::Status status = attention_->Upload(0, shape.first, plan.first.sequences, stream_);
-  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
-    const PassPlan& pass = plan.draft_passes[static_cast<size_t>(i - 1)];
-    status = attention_->Upload(i, shape.draft, pass.sequences, stream_);
+absl::Status CudaModel::Replay(const StepPlan& plan, const GraphShape& shape, cudaGraphExec_t graph) {
+  attention_->Clear();
+  absl::Status status = attention_->Add(shape.first, plan.first.sequences).status();
+  for (const PassPlan& pass : plan.draft_passes) {
+    if (status.ok()) status = attention_->Add(shape.draft, pass.sequences).status();
   }
-  if (!status.ok()) return status;
-  auto graph = graphs_.find(shape);
-  if (graph == graphs_.end()) {
-    if (graphs_.size() == kMaxGraphs) DropGraphs();
-    const absl::StatusOr<cudaGraphExec_t> captured = Capture(shape);
-    if (!captured.ok()) {
-      // The capture failed, for want of memory, say. Without graphs, steps only take longer. The plans are
-      // uploaded again.
-      captures_ = false;
-      cudaGetLastError();  // or the next launch would report it
-      status = ToStatus(cudaStreamSynchronize(stream_), "waiting for the plans of a step");
-      return status.ok() ? RunEager(plan, shape.step) : status;
-    }
-    graph = graphs_.emplace(shape, *captured).first;
-  }
-  return ToStatus(cudaGraphLaunch(graph->second, stream_), "launching a step");
+  if (status.ok()) status = attention_->Upload(stream_);
+  return status.ok() ? ToStatus(cudaGraphLaunch(graph, stream_), "launching a step") : status;
 }
 
-absl::StatusOr<cudaGraphExec_t> CudaModel::Capture(const GraphShape& shape) {
-  absl::Status status =
-      ToStatus(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "capturing a step");
-  if (!status.ok()) return status;
-  status = EnqueueFirst(shape.step, {{.plan = 0, .size = shape.first, .first_row = 0}});
-  for (int i = 1; i <= shape.step.draft_passes && status.ok(); ++i) {
-    status = EnqueueDraft(shape.step, i, {{.plan = i, .size = shape.draft, .first_row = 0}});
+absl::Status CudaModel::EnqueueCaptured(const GraphShape& shape) {
+  size_t plan = 0;
+  for (int pass = 0; pass <= shape.step.draft_passes; ++pass) {
+    const AttentionSize& size = pass == 0 ? shape.first : shape.draft;
+    const absl::Status status = EnqueuePass(shape.step, pass, {{.plan = plan, .size = size, .first_row = 0}});
+    if (!status.ok()) return status;
+    plan += Attention::PlanBytes(size);
   }
-  if (status.ok()) status = EnqueueOutputs(shape.step);
-  // End the capture even after an error.
-  cudaGraph_t graph = nullptr;
-  const absl::Status ended = ToStatus(cudaStreamEndCapture(stream_, &graph), "capturing a step");
-  if (status.ok()) status = ended;
-  cudaGraphExec_t executable = nullptr;
-  if (status.ok())
-    status = ToStatus(cudaGraphInstantiate(&executable, graph, 0), "preparing a captured step");
-  if (graph != nullptr) cudaGraphDestroy(graph);
-  if (!status.ok()) return status;
-  return executable;
+  return EnqueueOutputs(shape.step);
 }
 
 absl::Status CudaModel::RunEager(const StepPlan& plan, const StepShape& shape) {
-  int next = 0;
-  absl::StatusOr<std::vector<PlannedAttention>> parts = UploadAttention(plan.first, next);
-  if (!parts.ok()) return parts.status();
-  absl::Status status = EnqueueFirst(shape, *std::move(parts));
-  for (int i = 1; i <= shape.draft_passes && status.ok(); ++i) {
-    parts = UploadAttention(plan.draft_passes[static_cast<size_t>(i - 1)], next);
+  attention_->Clear();
+  for (int pass = 0; pass <= shape.draft_passes; ++pass) {
+    absl::StatusOr<std::vector<PlannedAttention>> parts =
+        UploadAttention(pass == 0 ? plan.first : plan.draft_passes[static_cast<size_t>(pass - 1)]);
     if (!parts.ok()) return parts.status();
-    status = EnqueueDraft(shape, i, *std::move(parts));
+    const absl::Status status = EnqueuePass(shape, pass, *std::move(parts));
+    if (!status.ok()) return status;
   }
-  return status.ok() ? EnqueueOutputs(shape) : status;
+  return EnqueueOutputs(shape);
 }
 
-absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass, int& next) {
+absl::StatusOr<std::vector<PlannedAttention>> CudaModel::UploadAttention(const PassPlan& pass) {
   const absl::StatusOr<std::vector<AttentionPass>> cut =
       CutIntoPasses(attention_->shape(), pass.sequences, attention_->capacity());
   if (!cut.ok()) return cut.status();
-  if (next + static_cast<int>(cut->size()) > attention_->plans()) {
-    // Earlier passes may still read the plans.
-    const absl::Status status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
-    if (!status.ok()) return status;
-    next = 0;
-  }
   std::vector<PlannedAttention> parts;
+  size_t bytes = 0;
   for (const AttentionPass& part : *cut) {
     const AttentionSize size = SizeOf(attention_->shape(), part.sequences);
-    const absl::Status status = attention_->Upload(next, size, part.sequences, stream_);
-    if (!status.ok()) return status;
-    parts.push_back({.plan = next++, .size = size, .first_row = part.first_row});
+    parts.push_back({.plan = 0, .size = size, .first_row = part.first_row});
+    bytes += Attention::PlanBytes(size);
   }
+  if (!attention_->HasRoom(bytes)) {
+    // Earlier passes may still read their plans.
+    const absl::Status status = ToStatus(cudaStreamSynchronize(stream_), "waiting for a pass");
+    if (!status.ok()) return status;
+    attention_->Clear();
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::Status status = Assign(attention_->Add(parts[i].size, (*cut)[i].sequences), parts[i].plan);
+    if (!status.ok()) return status;
+  }
+  const absl::Status status = attention_->Upload(stream_);
+  if (!status.ok()) return status;
   return parts;
+}
+
+absl::Status CudaModel::EnqueuePass(const StepShape& shape, int pass,
+                                    std::vector<PlannedAttention> attention) {
+  return pass == 0 ? EnqueueFirst(shape, std::move(attention))
+                   : EnqueueDraft(shape, pass, std::move(attention));
 }
 
 absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention) {
@@ -337,14 +332,14 @@ absl::Status CudaModel::EnqueueFirst(const StepShape& shape, std::vector<Planned
                              .logit_rows = inputs.logit_rows,
                              .logits = logits_.as<float>()});
   if (!status.ok() || shape.tasks == 0) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.logit_rows, inputs.shape_params,
-                                shaped_.as<ShapedRow>(), stream_),
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.logit_columns(), shape.logit_rows,
+                                inputs.shape_params, shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   if (!status.ok()) return status;
   if (shape.proposes) return EnqueueProposal(shape, 0);
   StepOutputs outputs;
   LayOut(shape, outputs_.device(), outputs);
-  return ToStatus(LaunchVerify(logits_.as<float>(), spec_.vocab_size, shape.tasks,
+  return ToStatus(LaunchVerify(logits_.as<float>(), spec_.logit_columns(), shape.tasks,
                                std::min(kMaxDraftTokens, shape.logit_rows - 1), shaped_.as<ShapedRow>(),
                                inputs.verify, inputs.drafted, inputs.q_ids, inputs.q_weights,
                                races_.as<int32_t>(), outputs.verdicts, stream_),
@@ -363,7 +358,7 @@ absl::Status CudaModel::EnqueueDraft(const StepShape& shape, int pass,
                                           .logit_rows = nullptr,
                                           .logits = logits_.as<float>()});
   if (!status.ok()) return status;
-  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.vocab_size, shape.tasks, inputs.shape_params,
+  status = ToStatus(LaunchShape(logits_.as<float>(), spec_.logit_columns(), shape.tasks, inputs.shape_params,
                                 shaped_.as<ShapedRow>(), stream_),
                     "shaping rows");
   return status.ok() ? EnqueueProposal(shape, pass) : status;
@@ -375,9 +370,10 @@ absl::Status CudaModel::EnqueueProposal(const StepShape& shape, int step) {
   LayOut(shape, inputs_.device(), inputs);
   LayOut(shape, outputs_.device(), outputs);
   const int at = step * shape.tasks;
-  return ToStatus(LaunchPropose(logits_.as<float>(), spec_.vocab_size, shape.tasks, shaped_.as<ShapedRow>(),
-                                inputs.propose, step, outputs.proposals + at, outputs.q_ids + at * kMaxTopN,
-                                outputs.q_weights + at * kMaxTopN, next_tokens_.as<int32_t>(), stream_),
+  return ToStatus(LaunchPropose(logits_.as<float>(), spec_.logit_columns(), shape.tasks,
+                                shaped_.as<ShapedRow>(), inputs.propose, step, outputs.proposals + at,
+                                outputs.q_ids + at * kMaxTopN, outputs.q_weights + at * kMaxTopN,
+                                next_tokens_.as<int32_t>(), head_tokens_.as<int32_t>(), stream_),
                   "proposing tokens");
 }
 

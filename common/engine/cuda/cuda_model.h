@@ -3,7 +3,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "common/engine/cuda/decoder_layers.h"
 #include "common/engine/cuda/device_memory.h"
 #include "common/engine/cuda/matmul.h"
+#include "common/engine/cuda/step_graphs.h"
 #include "common/engine/cuda/step_memory.h"
 #include "common/engine/cuda/step_plan.h"
 #include "common/engine/decoder/decoder_config.h"
@@ -24,8 +24,8 @@
 namespace outrider::cuda {
 
 // Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step of up to
-// kMaxCapturedRows rows is captured in a CUDA graph when its shape first occurs, common ones when the model
-// is loaded, and replayed from then on.
+// kMaxCapturedRows rows is captured in a CUDA graph when its shape comes for the second time, common ones
+// when the model is loaded, and replayed from then on (step_graphs.h).
 class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that
@@ -40,13 +40,14 @@ class CudaModel final : public Model {
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   void Wake() override {}
 
-  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_.vocab_size); }
+  bool CanRun(const DeviceTask& task) const override { return cuda::CanRun(task, spec_); }
   bool row_invariant() const override { return true; }
   bool tree_row_invariant() const override { return true; }
   std::string dtype() const override { return operand_ == Operand::kFp8 ? "fp8" : "bfloat16"; }
   std::string kernel_name() const override { return "cuda"; }
   std::string algorithms() const override { return InWords(matmul_->choices()); }
   std::string bits_depend_on() const override { return matmul_->choices().gpu + ", " + algorithms(); }
+  GraphCaptures graph_captures() const override { return graphs_.captures(); }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return layers_->bytes_per_block(); }
@@ -58,7 +59,7 @@ class CudaModel final : public Model {
         device_(device),
         options_(options),
         operand_(options.dtype == "fp8" ? Operand::kFp8 : Operand::kBFloat16),
-        captures_(options.observe == nullptr) {}
+        capture_(options.observe ? StepGraphs::Capture::kNever : StepGraphs::Capture::kOnSecondSight) {}
   absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
 
@@ -67,17 +68,20 @@ class CudaModel final : public Model {
   absl::Status WarmUpAndAllocateCache();
   // The free memory, less that of kMaxGraphs graphs like the one of the last of these steps.
   absl::StatusOr<size_t> FreeForPool(const std::vector<WarmUpStep>& common);
-  absl::Status Run(const std::vector<WarmUpStep>& steps, bool captures);
+  absl::Status Run(const std::vector<WarmUpStep>& steps, StepGraphs::Capture capture);
 
-  absl::Status Replay(const StepPlan& plan, const GraphShape& shape);
-  absl::StatusOr<cudaGraphExec_t> Capture(const GraphShape& shape);
-  void DropGraphs();
+  // Uploads the attention plans of all passes at once and launches the graph.
+  absl::Status Replay(const StepPlan& plan, const GraphShape& shape, cudaGraphExec_t graph);
+  // Enqueues what a graph of this shape holds. The plans of its passes lie where Replay puts them.
+  absl::Status EnqueueCaptured(const GraphShape& shape);
   // Runs a step without a graph, with any number of rows.
   absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
-  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity, to plan `next` and
-  // those after it, and moves `next` on. Waits for the stream only if there are too few plans.
-  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass, int& next);
+  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity. Waits for the stream
+  // only if there is no room for them.
+  absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
 
+  // Pass 0 is the first one, the others draft.
+  absl::Status EnqueuePass(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
   absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
   absl::Status EnqueueDraft(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
   absl::Status EnqueueProposal(const StepShape& shape, int step);
@@ -99,13 +103,16 @@ class CudaModel final : public Model {
   MirroredMemory inputs_;
   MirroredMemory outputs_;
   // [rows] below are rows with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows more.
-  DeviceMemory logits_;       // [rows, vocab]
-  PinnedMemory host_logits_;  // [rows, vocab], without the kMaxIdleRows more
+  DeviceMemory logits_;       // [rows, logit_columns]
+  PinnedMemory host_logits_;  // [rows, logit_columns], without the kMaxIdleRows more
   DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
+  DeviceMemory head_tokens_;  // [logit_columns], where the head is cut
   DeviceMemory races_;        // [rows]
-  std::map<GraphShape, cudaGraphExec_t> graphs_;
-  bool captures_;  // false after a failed capture, and if there is an observer
+  // As many graphs as the memory beside the pool is meant for.
+  static constexpr size_t kMaxGraphs = 128;
+  StepGraphs graphs_{kMaxGraphs};
+  StepGraphs::Capture capture_;  // what the next step does
 };
 
 }  // namespace outrider::cuda

@@ -41,9 +41,9 @@ bool CanJudge(const SequenceParams& params, absl::Span<const ProposalNode> draft
                      [&](const ProposalNode& node) { return CanTest(node.q, params.rule); });
 }
 
-bool CanDraft(const SequenceParams& params, int draft_tokens, int vocab) {
+bool CanDraft(const SequenceParams& params, int draft_tokens, int columns) {
   const bool dense = params.rule != Rule::kCoupled && params.sampling.temperature > 0 &&
-                     (params.draft_top_n <= 0 || params.draft_top_n >= vocab);
+                     (params.draft_top_n <= 0 || params.draft_top_n >= columns);
   return !dense && params.draft_top_n <= kMaxTopN && draft_tokens <= kMaxDraftTokens;
 }
 
@@ -55,13 +55,16 @@ QForm ToQForm(Distribution::Form form) {
 
 }  // namespace
 
-bool CanRun(const DeviceTask& task, int vocab) {
+bool CanRun(const DeviceTask& task, const DecoderConfig& spec) {
   const SequenceParams& params = *task.params;
   if (!CanApply(params.sampling)) return false;
+  // A race has a random number for each token, and a verdict needs the logits of all.
+  const bool cut = !spec.head_tokens.empty();
   if (const auto* propose = std::get_if<ProposeTask>(&task.work)) {
-    return CanDraft(params, propose->draft_tokens, vocab);
+    return CanDraft(params, propose->draft_tokens, spec.logit_columns()) &&
+           !(cut && params.rule == Rule::kCoupled);
   }
-  return CanJudge(params, std::get<VerifyTask>(task.work).draft);
+  return !cut && CanJudge(params, std::get<VerifyTask>(task.work).draft);
 }
 
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {

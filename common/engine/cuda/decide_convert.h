@@ -8,18 +8,19 @@
 #include "absl/status/statusor.h"
 #include "common/engine/batch.h"
 #include "common/engine/cuda/decide_types.h"
+#include "common/engine/decoder/decoder_config.h"
 #include "common/spec/controls.h"
 #include "common/spec/random.h"
 #include "common/spec/verify.h"
 
 namespace outrider::cuda {
 
-// Whether the kernels support this task over a vocabulary of `vocab` tokens. They support the sampling
+// Whether the kernels support this task for a model of this kind. They support the sampling
 // controls temperature, top_k, top_p and min_p. They verify chains of at most kMaxDraftTokens under the
 // coupled rule and under the token rule at lenience 1, without log-probabilities; each q is a point mass,
 // absent (coupled rule) or sparse with at most kMaxTopN entries. They draft as many tokens from distributions
 // of that size. The functions below are for such tasks.
-bool CanRun(const DeviceTask& task, int vocab);
+bool CanRun(const DeviceTask& task, const DecoderConfig& spec);
 
 // An active row. `entropy`: whether it is a target's.
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy);

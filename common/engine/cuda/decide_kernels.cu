@@ -57,6 +57,38 @@ class BlockTeam {
   team::TeamScratch* scratch_;
 };
 
+// Replaces the template of the same name, with the same results: half a warp sums a block, and its lanes are
+// added without a barrier.
+template <class Source>
+__device__ int SumBlocks(BlockTeam& team, const Source& source, int begin, int end) {
+  static_assert(team::kLanes == 16, "half a warp");
+  constexpr int kLoads = team::kSumBlock / team::kLanes;
+  const int blocks = (end - begin + team::kSumBlock - 1) / team::kSumBlock;
+  const int lane = team.rank() % team::kLanes;
+  const unsigned half = 0xffffu << (team.rank() % 32 - lane);
+  for (int block = team.rank() / team::kLanes; block < blocks; block += team.size() / team::kLanes) {
+    const int first = begin + block * team::kSumBlock;
+    const int last = team::Smaller(end, first + team::kSumBlock);
+    const auto& values = source.Range(first, last);
+    decltype(values.Load(0)) loaded[kLoads];
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + lane + k * team::kLanes;
+      loaded[k] = i < last ? values.Load(i) : 0;
+    }
+    double sum = 0;
+    for (int k = 0; k < kLoads; ++k) {
+      const int i = first + lane + k * team::kLanes;
+      if (i < last) sum += values.Value(i, loaded[k]);
+    }
+    for (int distance = team::kLanes / 2; distance > 0; distance /= 2) {
+      sum += __shfl_down_sync(half, sum, distance, team::kLanes);
+    }
+    if (lane == 0) team.scratch().sums[block] = sum;
+  }
+  team.Sync();
+  return blocks;
+}
+
 // One block works on a row or a sequence. More threads hide more of the memory's latency.
 constexpr int kThreads = team::kMaxCandidates;
 
@@ -72,14 +104,15 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     ProposeKernel(const float* weights, int vocab, const ShapedRow* shaped, const ProposeInput* inputs,
-                  int step, ProposeOutput* outputs, int32_t* q_ids, float* q_weights, int32_t* next_tokens) {
+                  int step, ProposeOutput* outputs, int32_t* q_ids, float* q_weights, int32_t* next_tokens,
+                  const int32_t* head_tokens) {
   __shared__ team::TeamScratch scratch;
   const size_t row = blockIdx.x;
   const ProposeInput input = inputs[row];
   if (step >= input.steps) return;
   BlockTeam team(&scratch);
   ProposeRow(team, weights + row * vocab, vocab, shaped[row], input, step, outputs + row,
-             q_ids + row * kMaxTopN, q_weights + row * kMaxTopN);
+             q_ids + row * kMaxTopN, q_weights + row * kMaxTopN, head_tokens);
   // By the thread that wrote it.
   if (team.rank() == 0) next_tokens[row] = outputs[row].token;
 }
@@ -122,10 +155,11 @@ cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* p
 
 cudaError_t LaunchPropose(const float* weights, int vocab, int rows, const ShapedRow* shaped,
                           const ProposeInput* inputs, int step, ProposeOutput* outputs, int32_t* q_ids,
-                          float* q_weights, int32_t* next_tokens, cudaStream_t stream) {
+                          float* q_weights, int32_t* next_tokens, const int32_t* head_tokens,
+                          cudaStream_t stream) {
   if (rows == 0) return cudaSuccess;
   ProposeKernel<<<rows, kThreads, 0, stream>>>(weights, vocab, shaped, inputs, step, outputs, q_ids,
-                                               q_weights, next_tokens);
+                                               q_weights, next_tokens, head_tokens);
   return cudaGetLastError();
 }
 

@@ -24,7 +24,8 @@ cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* p
 cudaError_t LaunchPropose(const float* weights, int vocab, int rows, const ShapedRow* shaped /*[rows]*/,
                           const ProposeInput* inputs /*[rows]*/, int step, ProposeOutput* outputs /*[rows]*/,
                           int32_t* q_ids /*[rows, kMaxTopN]*/, float* q_weights /*[rows, kMaxTopN]*/,
-                          int32_t* next_tokens /*[rows]*/, cudaStream_t stream);
+                          int32_t* next_tokens /*[rows]*/, const int32_t* head_tokens /*[vocab], or null*/,
+                          cudaStream_t stream);
 
 // Judges the draft of each sequence (see VerifySequence). `races` is working memory, for all rows;
 // `max_drafted` is at least the drafted tokens of any active sequence.

@@ -58,17 +58,23 @@ class DeviceDraft {
 };
 
 // The token that a draft proposes after a shaped row, and its q. q_ids and q_weights have room for kMaxTopN
-// entries. `*output` is written by one thread.
+// entries. `*output` is written by one thread. `head_tokens` has the token of each column of a row whose head
+// was cut (not under the coupled rule); null: a column is a token.
 template <class Team>
 OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
                             const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
-                            float* q_weights) {
+                            float* q_weights, const int32_t* head_tokens) {
   ProposeOutput result{1, 0, QForm::kAbsent, 0, shaped.finite};
   if (shaped.finite != 0) {
     DeviceDraft<Team> draft(team, {weights, n, shaped}, input.top_n, q_ids, q_weights, result);
     const RacingNoise<Team> noise{{input.key, input.round_start}, team};
     const uint64_t position = input.position + static_cast<uint64_t>(step);
     result.token = ProposeToken(draft, input.coupled != 0, position, noise);
+    if (head_tokens != nullptr) {
+      result.token = head_tokens[result.token];
+      const int count = result.form == QForm::kSparse ? result.count : 0;
+      for (int i = team.rank(); i < count; i += team.size()) q_ids[i] = head_tokens[q_ids[i]];
+    }
   }
   if (team.rank() == 0) *output = result;
 }

@@ -214,8 +214,8 @@ absl::Status DecoderLayers::Enqueue(const Pass& pass) {
     status = matmul_.Run(head.plan, operands_.data(), head.data, pass.logits, pass.logit_count);
     if (!status.ok()) return status;
     if (operand_type_ == Operand::kFp8) {
-      LaunchScale({pass.logits, operand_.row_scales, head.scales}, pass.logits, pass.logit_count,
-                  spec_.vocab_size, stream_);
+      LaunchScale({pass.logits, operand_.row_scales, head.scales}, pass.logits, pass.logit_count, head.n,
+                  stream_);
     }
   }
   return ToStatus(cudaGetLastError(), "enqueuing a forward pass");

@@ -4,6 +4,7 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -47,7 +48,7 @@ struct Layer {
 
 struct Weights {
   std::vector<DeviceMemory> memory;          // holds everything below
-  size_t bytes = 0;                          // size of `memory`
+  size_t bytes = 0;                          // Model::weight_bytes
   const __nv_bfloat16* embedding = nullptr;  // [vocab, hidden]
   std::vector<Layer> layers;
   const float* final_norm = nullptr;
@@ -63,7 +64,7 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
 
 // A part of a pass's attention that was uploaded to a plan of Attention.
 struct PlannedAttention {
-  int plan;
+  size_t plan;
   AttentionSize size;
   int first_row;
 };

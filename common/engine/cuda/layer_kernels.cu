@@ -5,6 +5,8 @@ namespace {
 
 // Threads of the block that works on one row. Fixed, because the order of a sum depends on it.
 constexpr int kThreads = 256;
+// Of one that only finds a maximum, which no order changes: more threads have more reads in flight.
+constexpr int kManyThreads = 1024;
 constexpr int kWarp = 32;
 
 struct Add {
@@ -14,7 +16,8 @@ struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// A thread block of whole warps, at most kThreads threads.
+// A thread block of whole warps, at most kMost threads.
+template <int kMost>
 class RowBlock {
  public:
   __device__ int rank() const { return static_cast<int>(threadIdx.x); }
@@ -26,7 +29,7 @@ class RowBlock {
   // Ends with a barrier, so that it can be called again.
   template <class Combine>
   __device__ float Reduce(float value, Combine combine) const {
-    __shared__ float warps[kThreads / kWarp];
+    __shared__ float warps[kMost / kWarp];
     for (int distance = kWarp / 2; distance > 0; distance /= 2) {
       value = combine(value, __shfl_xor_sync(0xffffffffu, value, distance));
     }
@@ -46,30 +49,34 @@ struct GridRow {
 };
 
 __global__ void Embed(const int32_t* tokens, const uint16_t* table, float* hidden, int columns) {
-  EmbedRow(RowBlock(), blockIdx.x, tokens, table, hidden, columns);
+  EmbedRow(RowBlock<kThreads>(), blockIdx.x, tokens, table, hidden, columns);
 }
 
 // `values` has `columns` elements.
 __global__ void AddNorm(const int32_t* indices, Product product, const float* hidden_in, float* hidden_out,
                         const float* weight, float epsilon, OperandRows out, int columns) {
   extern __shared__ float values[];
-  AddNormRow(RowBlock(), blockIdx.x, indices, product, hidden_in, hidden_out, weight, epsilon, out, columns,
-             values);
+  AddNormRow(RowBlock<kThreads>(), blockIdx.x, indices, product, hidden_in, hidden_out, weight, epsilon, out,
+             columns, values);
 }
 
 // One block per row and head.
 __global__ void RotateAndStore(Product qkv, HeadFinish finish, const RowPlace* places, const float* cosines,
                                const float* sines, HeadShape shape, uint16_t* queries, KvLayerView kv) {
-  RotateAndStoreHead(RowBlock(), blockIdx.x, static_cast<int>(blockIdx.y), qkv, finish, places, cosines,
-                     sines, shape, queries, kv);
+  RotateAndStoreHead(RowBlock<kThreads>(), blockIdx.x, static_cast<int>(blockIdx.y), qkv, finish, places,
+                     cosines, sines, shape, queries, kv);
 }
 
 __global__ void Quantize(const uint16_t* x, OperandRows out, int columns) {
-  QuantizeRow(RowBlock(), blockIdx.x, x, out, columns);
+  QuantizeRow(RowBlock<kManyThreads>(), blockIdx.x, x, out, columns);
 }
 
 __global__ void SiluMul(Product gate_up, OperandRows out, int columns) {
-  SiluMulRow(RowBlock(), blockIdx.x, gate_up, out, columns);
+  SiluMulRow(RowBlock<kManyThreads>(), blockIdx.x, gate_up, out, columns);
+}
+
+__global__ void SiluMulBFloat16(Product gate_up, OperandRows out, int columns) {
+  SiluMulBFloat16Row(GridRow(), blockIdx.y, gate_up, out, columns);
 }
 
 __global__ void Scale(Product product, float* y, int columns) {
@@ -123,6 +130,9 @@ const uint16_t* Bits(const __nv_bfloat16* x) { return reinterpret_cast<const uin
 
 unsigned Unsigned(int value) { return static_cast<unsigned>(value); }
 
+// A thread for each element.
+dim3 GridOf(int rows, int columns) { return {Unsigned((columns + kThreads - 1) / kThreads), Unsigned(rows)}; }
+
 }  // namespace
 
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
@@ -152,17 +162,20 @@ void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const Ro
 
 void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, int columns,
                     cudaStream_t stream) {
-  Quantize<<<Unsigned(rows), kThreads, 0, stream>>>(Bits(x), out, columns);
+  Quantize<<<Unsigned(rows), kManyThreads, 0, stream>>>(Bits(x), out, columns);
 }
 
 void LaunchSiluMul(const Product& gate_up, const OperandRows& out, int rows, int columns,
                    cudaStream_t stream) {
-  SiluMul<<<Unsigned(rows), kThreads, 0, stream>>>(gate_up, out, columns);
+  if (out.row_scales == nullptr) {
+    SiluMulBFloat16<<<GridOf(rows, columns), kThreads, 0, stream>>>(gate_up, out, columns);
+  } else {
+    SiluMul<<<Unsigned(rows), kManyThreads, 0, stream>>>(gate_up, out, columns);
+  }
 }
 
 void LaunchScale(const Product& product, float* y, int rows, int columns, cudaStream_t stream) {
-  const dim3 grid(Unsigned((columns + kThreads - 1) / kThreads), Unsigned(rows));
-  Scale<<<grid, kThreads, 0, stream>>>(product, y, columns);
+  Scale<<<GridOf(rows, columns), kThreads, 0, stream>>>(product, y, columns);
 }
 
 cudaError_t LaunchFill(Operand operand, void* to, size_t count, uint64_t seed, cudaStream_t stream) {

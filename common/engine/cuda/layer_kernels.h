@@ -1,5 +1,5 @@
 // The kernels of a layer apart from matrix products and attention, and those that try out products
-// (matmul.cc).
+// (matmul_trial.h).
 //
 // All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
 // captured in a graph. A row's result depends only on that row, and is computed in a fixed order of
@@ -19,6 +19,13 @@ namespace outrider::cuda {
 // hidden[r, :] = table[tokens[r], :], for table [vocab, columns].
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
                  cudaStream_t stream);
+
+// The shared memory that a thread block has without asking for more.
+inline constexpr size_t kSharedBytes = 48 * 1024;
+// What a row's two reductions keep there, of the sum and of the largest: a number for each of 8 warps.
+inline constexpr size_t kReductionBytes = 2 * 8 * sizeof(float);
+// The most columns of the two functions below, which keep a row there too.
+inline constexpr int kMaxNormed = (kSharedBytes - kReductionBytes) / sizeof(float);
 
 // hidden[r, :] += product[r, :], unless product.y is null; then out[r, :] = hidden[r, :] /
 // sqrt(mean(hidden^2) + epsilon) * weight.

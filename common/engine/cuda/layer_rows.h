@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "common/engine/decoder/narrow_floats.h"
+#include "common/spec/team/team.h"
 #include "common/spec/types.h"
 
 namespace outrider::cuda {
@@ -87,22 +88,30 @@ OUTRIDER_HD inline float FastExp(float x) {
 #endif
 }
 
-// Writes a row of an operand. A thread calls value(c) for its own columns only, twice for fp8.
-template <class Team, class Value>
+// The columns [0, columns) of a bfloat16 operand's row. A thread calls value(c, load(c)) for its own columns
+// only. The team may be several thread blocks.
+template <class Team, class Load, class Value>
+OUTRIDER_HD void WriteBFloat16(const Team& team, const OperandRows& out, int64_t row, int columns,
+                               const Load& load, const Value& value) {
+  uint16_t* const to = static_cast<uint16_t*>(out.data) + row * columns;
+  team::ForEach(team, columns, load,
+                [&](int c, const auto& loaded) { to[c] = ToBFloat16(value(c, loaded)); });
+}
+
+// The same for an operand of either type, by a team that can combine. Values of fp8 are asked for twice.
+template <class Team, class Load, class Value>
 OUTRIDER_HD void WriteOperand(const Team& team, const OperandRows& out, int64_t row, int columns,
-                              const Value& value) {
-  if (out.row_scales == nullptr) {
-    uint16_t* const to = static_cast<uint16_t*>(out.data) + row * columns;
-    for (int c = team.rank(); c < columns; c += team.size()) to[c] = ToBFloat16(value(c));
-    return;
-  }
+                              const Load& load, const Value& value) {
+  if (out.row_scales == nullptr) return WriteBFloat16(team, out, row, columns, load, value);
   float largest = 0;
-  for (int c = team.rank(); c < columns; c += team.size()) largest = fmaxf(largest, fabsf(value(c)));
+  team::ForEach(team, columns, load,
+                [&](int c, const auto& loaded) { largest = fmaxf(largest, fabsf(value(c, loaded))); });
   largest = team.Max(largest);
   const float scale = largest > 0 ? largest / kLargestFloat8 : 1;
   const float inverse = 1 / scale;
   uint8_t* const to = static_cast<uint8_t*>(out.data) + row * columns;
-  for (int c = team.rank(); c < columns; c += team.size()) to[c] = ToFloat8(value(c) * inverse);
+  team::ForEach(team, columns, load,
+                [&](int c, const auto& loaded) { to[c] = ToFloat8(value(c, loaded) * inverse); });
   if (team.rank() == 0) out.row_scales[row] = scale;
 }
 
@@ -110,7 +119,9 @@ template <class Team>
 OUTRIDER_HD void EmbedRow(const Team& team, int64_t row, const int32_t* tokens, const uint16_t* table,
                           float* hidden, int columns) {
   const uint16_t* const from = table + int64_t{tokens[row]} * columns;
-  for (int c = team.rank(); c < columns; c += team.size()) hidden[row * columns + c] = FromBFloat16(from[c]);
+  const auto load = [&](int c) { return from[c]; };
+  team::ForEach(team, columns, load,
+                [&](int c, uint16_t bits) { hidden[row * columns + c] = FromBFloat16(bits); });
 }
 
 // `values` [columns] is the team's working memory. `hidden_out` may be `hidden_in` or null.
@@ -120,15 +131,19 @@ OUTRIDER_HD void AddNormRow(const Team& team, int64_t row, const int32_t* indice
                             const OperandRows& out, int columns, float* values) {
   const int64_t from = indices == nullptr ? row : indices[row];
   float squares = 0;
-  for (int c = team.rank(); c < columns; c += team.size()) {
-    float value = hidden_in[from * columns + c];
-    if (product.y != nullptr) value += At(product, from, c, columns);
+  const auto load_sum = [&](int c) {
+    const float value = hidden_in[from * columns + c];
+    return product.y == nullptr ? value : value + At(product, from, c, columns);
+  };
+  team::ForEach(team, columns, load_sum, [&](int c, float value) {
     if (hidden_out != nullptr) hidden_out[row * columns + c] = value;
     values[c] = value;
     squares += value * value;
-  }
+  });
   const float factor = 1 / sqrtf(team.Sum(squares) / static_cast<float>(columns) + epsilon);
-  WriteOperand(team, out, row, columns, [&](int c) { return values[c] * factor * weight[c]; });
+  WriteOperand(
+      team, out, row, columns, [&](int c) { return weight[c]; },
+      [&](int c, float scale) { return values[c] * factor * scale; });
 }
 
 // A team of head_dim / 2 threads for each row and head; heads are numbered queries, keys, values. A thread
@@ -175,24 +190,49 @@ OUTRIDER_HD void RotateAndStoreHead(const Team& team, int64_t row, int head, con
 template <class Team>
 OUTRIDER_HD void QuantizeRow(const Team& team, int64_t row, const uint16_t* x, const OperandRows& out,
                              int columns) {
-  WriteOperand(team, out, row, columns, [&](int c) { return FromBFloat16(x[row * columns + c]); });
+  WriteOperand(
+      team, out, row, columns, [&](int c) { return x[row * columns + c]; },
+      [](int /*c*/, uint16_t bits) { return FromBFloat16(bits); });
 }
+
+// A row of silu(gate) * up, for WriteOperand.
+struct SiluMulColumns {
+  struct Loaded {
+    float gate, up;
+  };
+
+  OUTRIDER_HD Loaded operator()(int c) const {
+    return {At(gate_up, row, c, 2 * columns), At(gate_up, row, columns + c, 2 * columns)};
+  }
+  OUTRIDER_HD float operator()(int /*c*/, const Loaded& loaded) const {
+    return loaded.gate / (1 + FastExp(-loaded.gate)) * loaded.up;
+  }
+
+  const Product& gate_up;
+  int64_t row;
+  int columns;
+};
 
 template <class Team>
 OUTRIDER_HD void SiluMulRow(const Team& team, int64_t row, const Product& gate_up, const OperandRows& out,
                             int columns) {
-  WriteOperand(team, out, row, columns, [&](int c) {
-    const float gate = At(gate_up, row, c, 2 * columns);
-    return gate / (1 + FastExp(-gate)) * At(gate_up, row, columns + c, 2 * columns);
-  });
+  const SiluMulColumns silu_mul{gate_up, row, columns};
+  WriteOperand(team, out, row, columns, silu_mul, silu_mul);
 }
 
-// Uses neither Sum nor Max, so the team may be several thread blocks.
+// The same in bfloat16. The team may be several thread blocks.
+template <class Team>
+OUTRIDER_HD void SiluMulBFloat16Row(const Team& team, int64_t row, const Product& gate_up,
+                                    const OperandRows& out, int columns) {
+  const SiluMulColumns silu_mul{gate_up, row, columns};
+  WriteBFloat16(team, out, row, columns, silu_mul, silu_mul);
+}
+
+// The team may be several thread blocks.
 template <class Team>
 OUTRIDER_HD void ScaleRow(const Team& team, int64_t row, const Product& product, float* y, int columns) {
-  for (int c = team.rank(); c < columns; c += team.size()) {
-    y[row * columns + c] = At(product, row, c, columns);
-  }
+  const auto load = [&](int c) { return At(product, row, c, columns); };
+  team::ForEach(team, columns, load, [&](int c, float value) { y[row * columns + c] = value; });
 }
 
 // Attention is merged from partial results. The elements of a head that a thread merges: 16 bytes that are

@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "common/engine/cuda/layer_kernels.h"
+#include "common/engine/cuda/matmul_trial.h"
 
 namespace outrider::cuda {
 namespace {
@@ -19,106 +18,11 @@ absl::Status ToStatus(cublasStatus_t status, absl::string_view doing) {
   return absl::InternalError(absl::StrCat("cuBLASLt: ", cublasLtGetStatusString(status), " while ", doing));
 }
 
-// A made-up product, to see whether algorithms give its rows the same bits. Owns operands of kRows rows whose
-// magnitudes span several powers of two, so that another order of summation shows in the last bits. Not
-// thread-safe.
-class MatmulTrial {
- public:
-  static constexpr int kRows = 512;
-
-  // Enqueues y = x W^T for `rows` rows.
-  using Multiply = absl::FunctionRef<absl::Status(const void* x, const void* w, float* y, int rows)>;
-
-  static absl::StatusOr<std::unique_ptr<MatmulTrial>> Create(Operand operand, int n, int k,
-                                                             cudaStream_t stream);
-
-  // Sets the expected bits: those of products of `rows_at_once` rows each.
-  absl::Status Expect(int rows_at_once, Multiply multiply);
-  // Whether the rows have the expected bits in launches of each of these sizes. Waits for the stream.
-  absl::StatusOr<bool> HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply);
-
- private:
-  MatmulTrial(Operand operand, int n, int k, cudaStream_t stream)
-      : operand_(operand), n_(n), k_(k), stream_(stream) {}
-  absl::Status MultiplyAll(int rows_at_once, Multiply multiply, float* y);
-
-  const Operand operand_;
-  const int n_;
-  const int k_;
-  const cudaStream_t stream_;
-  DeviceMemory x_;         // [kRows, k]
-  DeviceMemory w_;         // [n, k]
-  DeviceMemory expected_;  // [kRows, n], float32
-  DeviceMemory found_;     // the same
-  DeviceMemory differs_;   // int
-};
-
-absl::StatusOr<std::unique_ptr<MatmulTrial>> MatmulTrial::Create(Operand operand, int n, int k,
-                                                                 cudaStream_t stream) {
-  std::unique_ptr<MatmulTrial> trial(new MatmulTrial(operand, n, k, stream));
-  const size_t rows = kRows, columns = static_cast<size_t>(n), depth = static_cast<size_t>(k);
-  const size_t result_bytes = rows * columns * sizeof(float);
-  constexpr char kWhat[] = "choosing algorithms of products";
-  absl::Status status = AllocateAll({{trial->x_, rows * depth * OperandBytes(operand), kWhat},
-                                     {trial->w_, columns * depth * OperandBytes(operand), kWhat},
-                                     {trial->expected_, result_bytes, kWhat},
-                                     {trial->found_, result_bytes, kWhat},
-                                     {trial->differs_, sizeof(int), kWhat}});
-  const auto fill = [&](const DeviceMemory& memory, uint64_t seed) {
-    if (!status.ok()) return;
-    status = cuda::ToStatus(
-        LaunchFill(operand, memory.data(), memory.bytes() / OperandBytes(operand), seed, stream),
-        "making up a product");
-  };
-  fill(trial->x_, /*seed=*/1);
-  fill(trial->w_, /*seed=*/uint64_t{1} << 40);
-  if (!status.ok()) return status;
-  return trial;
-}
-
-absl::Status MatmulTrial::Expect(int rows_at_once, Multiply multiply) {
-  return MultiplyAll(rows_at_once, multiply, expected_.as<float>());
-}
-
-absl::StatusOr<bool> MatmulTrial::HasExpectedBits(absl::Span<const int> rows_at_once, Multiply multiply) {
-  absl::Status status =
-      cuda::ToStatus(cudaMemsetAsync(differs_.data(), 0, differs_.bytes(), stream_), "comparing");
-  for (const int rows : rows_at_once) {
-    if (status.ok()) status = MultiplyAll(rows, multiply, found_.as<float>());
-    if (!status.ok()) return status;
-    status = cuda::ToStatus(LaunchCompare(expected_.as<float>(), found_.as<float>(),
-                                          expected_.bytes() / sizeof(float), differs_.as<int>(), stream_),
-                            "comparing");
-  }
-  int differs = 0;
-  if (status.ok())
-    status = cuda::ToStatus(
-        cudaMemcpyAsync(&differs, differs_.data(), sizeof(differs), cudaMemcpyDeviceToHost, stream_),
-        "comparing");
-  if (status.ok()) status = cuda::ToStatus(cudaStreamSynchronize(stream_), "comparing");
-  if (!status.ok()) return status;
-  return differs == 0;
-}
-
-absl::Status MatmulTrial::MultiplyAll(int rows_at_once, Multiply multiply, float* y) {
-  absl::Status status;
-  for (int first = 0; first < kRows && status.ok(); first += rows_at_once) {
-    const size_t row = static_cast<size_t>(first);
-    status = multiply(x_.data() + row * static_cast<size_t>(k_) * OperandBytes(operand_), w_.data(),
-                      y + row * static_cast<size_t>(n_), std::min(rows_at_once, kRows - first));
-  }
-  return status;
-}
-
 // How many of cuBLASLt's recommendations are tried.
 constexpr int kRecommendations = 8;
 
-// More rows at once do not make a product faster: from here on it is bound by arithmetic.
+// Launches have at most this many rows. All multiples of kRowTile up to it are tried.
 constexpr int kMostRows = MatmulTrial::kRows;
-
-// Launches of these sizes show whether a row depends on the others.
-constexpr int kFewSizes[] = {2 * kRowTile, 3 * kRowTile, kManyRows, 11 * kRowTile, kMostRows};
-constexpr int kManySizes[] = {kManyRows, kManyRows + kRowTile, 2 * kManyRows, kMostRows};
 
 absl::StatusOr<std::string> GpuName() {
   int device = 0;
@@ -221,7 +125,8 @@ absl::StatusOr<int> Matmul::Plan(int n, int k) {
   choices_.products.push_back({.n = n,
                                .k = k,
                                .few_rows = ToStored(shape->few_rows.algorithm),
-                               .many_rows = ToStored(shape->many_rows.algorithm)});
+                               .many_rows = ToStored(shape->many_rows.algorithm),
+                               .launches = shape->launches});
   return static_cast<int>(shapes_.size()) - 1;
 }
 
@@ -237,41 +142,57 @@ absl::StatusOr<Matmul::Shape> Matmul::Restore(int n, int k) const {
                                                       "; remove the file to choose algorithms anew"));
   };
   if (stored == nullptr) return refuse("was written for another model: it has no product");
-  const std::optional<Algorithm> few_rows = Runnable(n, k, FromStored(stored->few_rows));
-  const std::optional<Algorithm> many_rows = Runnable(n, k, FromStored(stored->many_rows));
+  std::optional<Algorithm> few_rows = Runnable(n, k, FromStored(stored->few_rows));
+  std::optional<Algorithm> many_rows = Runnable(n, k, FromStored(stored->many_rows));
   if (!few_rows || !many_rows) return refuse("cuBLASLt does not run the algorithm for products");
-  return Shape{n, k, *few_rows, *many_rows};
+  if (stored->launches == MatmulLaunches::kTiles) few_rows->rows_at_once = many_rows->rows_at_once = kRowTile;
+  const Shape shape{n, k, *few_rows, *many_rows, stored->launches};
+
+  // All sizes were tried when the file was written. One for each algorithm is cheap.
+  const absl::StatusOr<std::unique_ptr<MatmulTrial>> created = MatmulTrial::Create(operand_, n, k, stream_);
+  if (!created.ok()) return created.status();
+  MatmulTrial& trial = **created;
+  const auto multiply = [&](const void* x, const void* w, float* y, int rows) {
+    return Multiply(shape, x, w, y, rows);
+  };
+  constexpr int kMostFewRows = kManyRows - kRowTile;
+  const bool same = trial.Expect(multiply) && trial.HasExpectedBits(kMostFewRows, kMostFewRows, multiply) &&
+                    trial.HasExpectedBits(kMostRows, kMostRows, multiply);
+  if (!trial.status().ok()) return trial.status();
+  if (!same) return refuse("a row's bits depend on its batch with the algorithms for products");
+  return shape;
 }
 
-absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) {
-  const absl::StatusOr<std::unique_ptr<MatmulTrial>> trial = MatmulTrial::Create(operand_, n, k, stream_);
-  if (!trial.ok()) return trial.status();
+absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) const {
+  const absl::StatusOr<std::unique_ptr<MatmulTrial>> created = MatmulTrial::Create(operand_, n, k, stream_);
+  if (!created.ok()) return created.status();
+  MatmulTrial& trial = **created;
   const absl::StatusOr<std::vector<Algorithm>> few_rows = Recommended(n, k, kRowTile);
   if (!few_rows.ok()) return few_rows.status();
   const absl::StatusOr<std::vector<Algorithm>> many_rows = Recommended(n, k, kManyRows);
   if (!many_rows.ok()) return many_rows.status();
-  const auto with = [&](const Algorithm& algorithm) {
-    return [&](const void* x, const void* w, float* y, int rows) {
-      return Multiply({n, k, algorithm, algorithm}, x, w, y, rows);
-    };
+  // Shapes are tried as Run will use them: each algorithm in launches of the sizes that it is for.
+  const auto with = [&](const Shape& shape) {
+    return [&](const void* x, const void* w, float* y, int rows) { return Multiply(shape, x, w, y, rows); };
   };
-  absl::Status error;  // of an algorithm that runs some numbers of rows only
-  const auto has_expected_bits = [&](absl::Span<const int> sizes, const Algorithm& algorithm) {
-    const absl::StatusOr<bool> same = (*trial)->HasExpectedBits(sizes, with(algorithm));
-    error.Update(same.status());
-    if (!same.ok()) cudaGetLastError();  // or the next launch would report it
-    return same.ok() && *same;
-  };
+  std::optional<Shape> alone;
   for (const Algorithm& few : *few_rows) {
-    const absl::Status ran = (*trial)->Expect(kRowTile, with(few));
-    error.Update(ran);
-    if (!ran.ok() || !has_expected_bits(kFewSizes, few)) continue;
-    const auto many = std::find_if(many_rows->begin(), many_rows->end(), [&](const Algorithm& algorithm) {
-      return has_expected_bits(kManySizes, algorithm);
-    });
-    return Shape{n, k, few, many == many_rows->end() ? few : *many};
+    const Shape few_only{n, k, few, few, MatmulLaunches::kFewOnly};
+    if (!trial.Expect(with(few_only))) continue;
+    if (!trial.HasExpectedBits(kRowTile, kManyRows - kRowTile, with(few_only))) continue;
+    for (const Algorithm& many : *many_rows) {
+      const Shape pair{n, k, few, many, MatmulLaunches::kPair};
+      if (trial.HasExpectedBits(kManyRows, kMostRows, with(pair))) return pair;
+    }
+    if (!alone && trial.HasExpectedBits(kManyRows, kMostRows, with(few_only))) alone = few_only;
   }
-  if (!error.ok()) return error;
+  if (alone) return *alone;
+  for (Algorithm tile : *few_rows) {
+    tile.rows_at_once = kRowTile;
+    const Shape tiles{n, k, tile, tile, MatmulLaunches::kTiles};
+    if (trial.Expect(with(tiles)) && trial.HasExpectedBitsAtEachPlace(with(tiles))) return tiles;
+  }
+  if (!trial.status().ok()) return trial.status();
   return absl::InternalError(absl::StrCat("cuBLASLt: none of its algorithms for ", n, " x ", k,
                                           " gives a row the same bits in every batch"));
 }
@@ -321,7 +242,7 @@ absl::Status Matmul::Multiply(const Shape& shape, const void* x, const void* w, 
   const float one = 1, zero = 0;
   absl::Status status;
   for (int first = 0, part = 0; first < rows && status.ok(); first += part) {
-    const Algorithm& algorithm = rows - first < kManyRows ? shape.few_rows : shape.many_rows;
+    const Algorithm& algorithm = PaddedRows(rows - first) < kManyRows ? shape.few_rows : shape.many_rows;
     part = std::min(algorithm.rows_at_once, rows - first);
     Layouts layouts(operand_, shape.n, shape.k, part);
     const char* const from = static_cast<const char*>(x) + static_cast<size_t>(first) *

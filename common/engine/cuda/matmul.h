@@ -19,18 +19,20 @@
 
 namespace outrider::cuda {
 
-// Products of at least this many rows use the algorithm for many rows.
+// Launches of at least this many rows, padding included, use the algorithm for many rows.
 inline constexpr int kManyRows = 64;
 
 // Batch-invariant: a row of a product must not depend on the rows that are computed with it
-// (docs/exactness.md). For few rows, this takes the first algorithm that cuBLASLt recommends and that gives
-// the rows of a made-up product the same bits in launches of many sizes; for many rows, the first recommended
-// one that gives these bits too. Algorithms whose reduction depends on timing are excluded from the start.
-// Bits that the made-up product does not show remain untested.
+// (docs/exactness.md). cuBLASLt recommends algorithms for few rows and for many. This takes the first pair
+// that gives the rows of a made-up product the same bits in launches of every size (MatmulTrial): the first
+// algorithm for few rows that has a partner for many, and the first such partner. MatmulLaunches says what
+// happens where there is none. Nothing is timed: other times would choose other bits. Algorithms whose
+// reduction depends on timing are excluded from the start. Bits that the made-up product does not show remain
+// untested.
 class Matmul {
  public:
-  // `choices_file` names the file with the algorithms of an earlier start, which are used untested; if it
-  // does not exist, Store writes it; empty: neither. Errors are those of ReadMatmulChoices.
+  // `choices_file` names the file with the algorithms of an earlier start; if it does not exist, Store writes
+  // it; empty: neither. Errors are those of ReadMatmulChoices.
   static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, const std::string& choices_file,
                                                         cudaStream_t stream);
   ~Matmul();
@@ -38,8 +40,9 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Temporarily takes
-  // device memory, for weights of that size and for two products of 512 rows. FAILED_PRECONDITION if the file
-  // of an earlier start lacks this product, or cuBLASLt no longer runs its algorithm.
+  // device memory, for weights of that size and for two products of some 512 rows. Makes 178 launches where
+  // the first pair is taken, and 45 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
+  // this product, cuBLASLt no longer runs its algorithms, or they no longer give rows the same bits.
   absl::StatusOr<int> Plan(int n, int k);
 
   // After the last Plan.
@@ -63,12 +66,13 @@ class Matmul {
     int k;
     Algorithm few_rows;
     Algorithm many_rows;
+    MatmulLaunches launches;
   };
 
   Matmul(Operand operand, std::string choices_file, cudaStream_t stream)
       : operand_(operand), choices_file_(std::move(choices_file)), stream_(stream) {}
 
-  absl::StatusOr<Shape> Choose(int n, int k);
+  absl::StatusOr<Shape> Choose(int n, int k) const;
   absl::StatusOr<Shape> Restore(int n, int k) const;
   // What cuBLASLt recommends for a product of `rows` rows, best first.
   absl::StatusOr<std::vector<Algorithm>> Recommended(int n, int k, int rows) const;

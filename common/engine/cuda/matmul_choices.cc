@@ -6,18 +6,23 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/engine/cuda/layer_rows.h"
 #include "common/engine/decoder/field_reader.h"
 
 namespace outrider::cuda {
 namespace {
 
 using Json = nlohmann::json;
+
+// MatmulLaunches as they are stored.
+constexpr const char* kLaunches[] = {"pair", "few_only", "tiles"};
 
 Json ToJson(const MatmulAlgorithm& algorithm) {
   Json words = Json::array();
@@ -31,7 +36,8 @@ Json ToJson(const MatmulChoices& choices) {
     products.push_back({{"n", product.n},
                         {"k", product.k},
                         {"few_rows", ToJson(product.few_rows)},
-                        {"many_rows", ToJson(product.many_rows)}});
+                        {"many_rows", ToJson(product.many_rows)},
+                        {"launches", kLaunches[static_cast<size_t>(product.launches)]}});
   }
   return {{"gpu", choices.gpu},
           {"cublas", choices.cublas},
@@ -57,6 +63,16 @@ MatmulAlgorithm ReadAlgorithm(FieldReader& product, const char* name) {
   }
   product.TakeError(fields);
   return algorithm;
+}
+
+MatmulLaunches ReadLaunches(FieldReader& product) {
+  const std::string name = product.String("launches", "");
+  const auto* const found = std::find(std::begin(kLaunches), std::end(kLaunches), name);
+  if (found == std::end(kLaunches)) {
+    product.Fail("launches", "is none of ", absl::StrJoin(kLaunches, ", "));
+    return MatmulLaunches::kPair;
+  }
+  return static_cast<MatmulLaunches>(found - std::begin(kLaunches));
 }
 
 absl::Status OfAnother(const std::string& path, absl::string_view what, absl::string_view written,
@@ -101,7 +117,8 @@ absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string
     choices.products.push_back({.n = reader.Int("n", 1),
                                 .k = reader.Int("k", 1),
                                 .few_rows = ReadAlgorithm(reader, "few_rows"),
-                                .many_rows = ReadAlgorithm(reader, "many_rows")});
+                                .many_rows = ReadAlgorithm(reader, "many_rows"),
+                                .launches = ReadLaunches(reader)});
     fields.TakeError(reader);
   }
   if (!fields.status().ok()) return fields.status();
@@ -123,8 +140,14 @@ std::string InWords(const MatmulChoices& choices) {
   std::vector<std::string> products;
   for (const MatmulChoice& product : choices.products) {
     products.push_back(absl::StrCat(product.n, "x", product.k, ": ", product.few_rows.config));
-    if (product.many_rows == product.few_rows) continue;
-    absl::StrAppend(&products.back(), ", of many rows ", product.many_rows.config);
+    if (product.launches == MatmulLaunches::kTiles) {
+      absl::StrAppend(&products.back(), ", ", kRowTile,
+                      " rows at a time, as none gives a row the same bits in larger launches");
+    } else if (product.launches == MatmulLaunches::kFewOnly) {
+      absl::StrAppend(&products.back(), ", of many rows too, as none for these has the same bits");
+    } else if (product.many_rows != product.few_rows) {
+      absl::StrAppend(&products.back(), ", of many rows ", product.many_rows.config);
+    }
   }
   return absl::StrCat("cuBLASLt ", choices.cublas, "; ", absl::StrJoin(products, "; "));
 }

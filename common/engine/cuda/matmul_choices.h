@@ -21,12 +21,20 @@ struct MatmulAlgorithm {
   friend bool operator==(const MatmulAlgorithm&, const MatmulAlgorithm&) = default;
 };
 
+// How the rows of a product are launched. The first is preferred, the last is slowest.
+enum class MatmulLaunches : uint8_t {
+  kPair,     // by the algorithms that cuBLASLt recommends for few rows and for many
+  kFewOnly,  // by one for few rows: none for many has the bits of any of these
+  kTiles,    // 16 rows at a time by one for few rows: none gives a row the same bits in larger launches
+};
+
 // The algorithms for weights [n, k]. Both give a row the same bits.
 struct MatmulChoice {
   int n = 0;
   int k = 0;
   MatmulAlgorithm few_rows;
   MatmulAlgorithm many_rows;
+  MatmulLaunches launches = MatmulLaunches::kPair;
   friend bool operator==(const MatmulChoice&, const MatmulChoice&) = default;
 };
 

@@ -123,15 +123,19 @@ int RoundUp(int count) {
   return (count + step - 1) / step * step;
 }
 
-// A launch that holds `need`. Sizes that do not change the launch are as large as there is memory for.
-AttentionSize LaunchFor(const AttentionSize& need, int rows, const AttentionSize& capacity) {
+// A launch that holds `need`. Sizes that do not change the launch are as large as the others allow, or as
+// there is memory for: they make no further graphs.
+AttentionSize LaunchFor(const AttentionShape& shape, const AttentionSize& need, int rows,
+                        const AttentionSize& capacity) {
   const int sequences = TaskCapacity(need.sequences);
-  return {.sequences = sequences,
-          .rows = rows,
-          .items = std::min(RoundUp(std::max(need.items, sequences)), capacity.items),
-          .tail_items = std::min(RoundUp(need.tail_items), capacity.tail_items),
-          .blocks = capacity.blocks,
-          .partials = need.partials > 0 ? capacity.partials : 0};
+  AttentionSize launch = {.sequences = sequences,
+                          .rows = rows,
+                          .items = std::min(RoundUp(std::max(need.items, sequences)), capacity.items),
+                          .tail_items = std::min(RoundUp(need.tail_items), capacity.tail_items),
+                          .blocks = 0,
+                          .partials = need.partials > 0 ? capacity.partials : 0};
+  launch.blocks = std::min(LargestBlocks(shape, launch), capacity.blocks);
+  return launch;
 }
 
 }  // namespace
@@ -177,10 +181,10 @@ std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
     draft.blocks = std::max(draft.blocks, size.blocks);
     draft.partials = std::max(draft.partials, size.partials);
   }
-  GraphShape graph{.step = step, .first = LaunchFor(first, step.rows, capacity), .draft = {}};
+  GraphShape graph{.step = step, .first = LaunchFor(attention, first, step.rows, capacity), .draft = {}};
   if (!capacity.Holds(graph.first) || !graph.first.Holds(first)) return std::nullopt;
   if (plan.draft_passes.empty()) return graph;
-  graph.draft = LaunchFor(draft, step.tasks, capacity);
+  graph.draft = LaunchFor(attention, draft, step.tasks, capacity);
   if (!capacity.Holds(graph.draft) || !graph.draft.Holds(draft)) return std::nullopt;
   return graph;
 }
@@ -208,13 +212,13 @@ std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits) {
   return steps;
 }
 
-std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
+std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits, ModelRole role) {
   constexpr int kMostDrafted = 8;
   constexpr int kLengths[] = {kSplit / 2, 2 * kSplit, 4 * kSplit}, kSequences[] = {1, 8};
   std::vector<WarmUpStep> steps;
   for (const int length : kLengths) {
     for (const int sequences : kSequences) {
-      for (const int drafted : {0, kMostDrafted / 2, kMostDrafted}) {
+      for (int drafted = 0; drafted <= kMostDrafted; drafted += 2) {
         steps.push_back(
             {.sequences = sequences, .rows = drafted + 1, .length = length, .work = Work::kVerify});
       }
@@ -228,7 +232,10 @@ std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits) {
       }
     }
   }
-  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits); });
+  const auto is_of_role = [role](const WarmUpStep& step) {
+    return role == ModelRole::kAny || (role == ModelRole::kDraft) == (step.work == Work::kPropose);
+  };
+  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits) || !is_of_role(step); });
   return steps;
 }
 

@@ -13,6 +13,7 @@
 #include "common/engine/cuda/attention_plan.h"
 #include "common/engine/cuda/layer_rows.h"
 #include "common/engine/decoder/decoder_config.h"
+#include "common/engine/runner_options.h"
 #include "common/engine/sequence_params.h"
 
 namespace outrider::cuda {
@@ -121,9 +122,10 @@ struct WarmUpLimits {
 // whose results are merged. Smaller if the limits require it.
 std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits);
 
-// The steps of one stream and of eight, of a target and of a draft, with K from 0 to 8 and up to 1024
-// positions, as far as the limits allow. The last of them has the most kernels.
-std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits);
+// The steps of one stream and of eight, with K from 0 to 8 and up to 1024 positions, as far as the limits
+// allow: verifications unless the model is a draft, proposals unless it is a target. The last of them has the
+// most kernels.
+std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits, ModelRole role);
 
 // A step as a batch. The cached tokens are made up too: all of them are in block 0.
 class MadeUpBatch {

@@ -46,7 +46,7 @@ class Loader {
 
   const __nv_bfloat16* AddTable(const std::string& name, const StoredTensor& table) {
     const TensorView view = Get(table);
-    char* const to = Allocate(2 * view.elements(), name);
+    char* const to = AllocateUncounted(2 * view.elements(), name);
     UploadTensor(view, to);
     return reinterpret_cast<const __nv_bfloat16*>(to);
   }
@@ -86,7 +86,9 @@ class Loader {
     const std::vector<int64_t>& shape = stored.parts[0].shape;
     Matrix matrix = Plan(static_cast<int>(shape[0]), static_cast<int>(shape[1]));
     matrix.data = table;
-    if (operand_ == Operand::kFp8 && status_.ok()) {
+    if (operand_ == Operand::kBFloat16) {
+      bytes_ += 2 * static_cast<size_t>(matrix.n) * static_cast<size_t>(matrix.k);
+    } else if (status_.ok()) {
       Quantize(stored.name, reinterpret_cast<const char*>(table), matrix);
     }
     return matrix;
@@ -94,6 +96,7 @@ class Loader {
 
   const absl::Status& status() const { return status_; }
   std::vector<DeviceMemory> TakeMemory() { return std::move(memory_); }
+  // Weights::bytes.
   size_t bytes() const { return bytes_; }
 
  private:
@@ -105,9 +108,12 @@ class Loader {
   }
 
   char* Allocate(size_t bytes, const std::string& name) {
+    bytes_ += bytes;
+    return AllocateUncounted(bytes, name);
+  }
+  char* AllocateUncounted(size_t bytes, const std::string& name) {
     DeviceMemory memory;
     Store(DeviceMemory::Allocate(bytes, name), memory);
-    bytes_ += memory.bytes();
     memory_.push_back(std::move(memory));
     return memory_.back().data();
   }
@@ -196,8 +202,9 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
     if (progress && loader.status().ok()) progress(layers_done / (spec.layers + 1));
   }
   weights.final_norm = loader.AddNorm(tensors.final_norm);
-  weights.head = spec.tie_word_embeddings ? loader.ShareTable(tensors.head, weights.embedding)
-                                          : loader.AddMatrix(tensors.head);
+  weights.head = spec.tie_word_embeddings && spec.head_tokens.empty()
+                     ? loader.ShareTable(tensors.head, weights.embedding)
+                     : loader.AddMatrix(tensors.head);
   absl::Status status = loader.status();
   if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream), "loading weights");
   if (!status.ok()) return status;

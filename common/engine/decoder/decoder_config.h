@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "common/spec/types.h"
+
 namespace outrider {
 
 // Llama 3's frequency-dependent scaling of rotary embeddings ("rope_type": "llama3").
@@ -25,7 +27,7 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };
 // give the logits. The first part below describes Llama; what other families add is off by default.
 struct DecoderConfig {
   int vocab_size = 0;
-  int head_rows = 0;  // rows of a head that was cut to the frequent tokens; 0: not cut
+  std::vector<TokenId> head_tokens = {};  // of a head that was cut to them (frequent_head.h); empty: not cut
   int hidden_size = 0;
   int intermediate_size = 0;
   int layers = 0;
@@ -69,7 +71,9 @@ struct DecoderConfig {
     return 2 * static_cast<size_t>(layers) * static_cast<size_t>(kv_heads) * static_cast<size_t>(head_dim);
   }
   int embedding_columns() const { return hidden_size + attention_input; }
-  int logit_columns() const { return head_rows > 0 ? head_rows : vocab_size; }
+  int logit_columns() const {
+    return head_tokens.empty() ? vocab_size : static_cast<int>(head_tokens.size());
+  }
   bool Slides(int layer) const { return !slides.empty() && slides[static_cast<size_t>(layer)]; }
 };
 

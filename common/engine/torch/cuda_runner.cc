@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/engine/torch/step_runner.h"
 
 namespace outrider::libtorch {
@@ -94,6 +95,7 @@ class CudaRunner final : public StepRunner {
     stream_.synchronize();
     return to;
   }
+  GraphCaptures graph_captures() const override { return captures_; }
 
  private:
   struct Graph {
@@ -123,12 +125,14 @@ class CudaRunner final : public StepRunner {
   // the shape only takes longer.
   at::Tensor RunAndCapture(const Step& step, Forward forward) {
     const at::Tensor logits = forward(step);
-    if (captures_) {
-      try {
-        Capture(step, forward, logits);
-      } catch (const c10::Error&) {
-        captures_ = false;
-      }
+    if (!captures_.failure.ok()) return logits;
+    try {
+      Capture(step, forward, logits);
+      ++captures_.count;
+    } catch (const c10::Error& error) {
+      const absl::string_view why = error.what_without_backtrace();
+      captures_.failure =
+          absl::InternalError(absl::StrCat("capturing a step: ", why.substr(0, why.find('\n'))));
     }
     return logits;
   }
@@ -157,7 +161,7 @@ class CudaRunner final : public StepRunner {
   const c10::cuda::CUDAStream stream_;
   at::cuda::MempoolId_t pool_;  // of all graphs
   std::map<Shape, std::unique_ptr<Graph>> graphs_;
-  bool captures_ = true;     // until it fails once
+  GraphCaptures captures_;
   at::Tensor graph_logits_;  // [kMaxDecodeRows, vocab], not in the pool
   at::Tensor host_;          // [rows, vocab], page-locked
 };

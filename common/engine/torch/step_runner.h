@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/memory.h"
+#include "common/engine/model.h"
 #include "common/engine/torch/step.h"
 
 namespace outrider::libtorch {
@@ -52,6 +53,8 @@ class StepRunner {
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
   // Logits on the host, after waiting for them. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
+  // As Model::graph_captures.
+  virtual GraphCaptures graph_captures() const { return {}; }
 };
 
 class CpuRunner : public StepRunner {
@@ -80,7 +83,7 @@ using CreateCudaRunnerFunction = void(int device, bool high_priority,
                                       absl::StatusOr<std::unique_ptr<StepRunner>>& result);
 inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
 
-// A runner for cuda:`device`, from liboutrider_torch_cuda.so; RunnerOptions::high_priority.
+// A runner for cuda:`device`, from liboutrider_torch_cuda.so, whose work goes first on the GPU or not.
 // FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
 absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
 

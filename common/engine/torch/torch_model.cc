@@ -184,6 +184,7 @@ class TorchModel final : public Model {
   std::string dtype() const override { return bfloat16_ ? "bfloat16" : "float32"; }
   std::string kernel_name() const override { return "torch"; }
   std::string bits_depend_on() const override { return bits_depend_on_; }
+  GraphCaptures graph_captures() const override { return runner_->graph_captures(); }
   int kv_blocks() const override { return kv_blocks_; }
   int max_positions() const override { return max_positions_; }
   size_t bytes_per_block() const override { return bytes_per_block_; }
@@ -258,9 +259,11 @@ class TorchModel final : public Model {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
+  // Null: this process has all of the model. Ends after the runner: NCCL waits for the end of the graphs that
+  // hold its operations before it ends itself.
+  std::unique_ptr<RankGroup> ranks_;
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
-  std::unique_ptr<RankGroup> ranks_;  // null: this process has all of the model
   StepOptions step_options_;
   int kv_blocks_ = 0;
   std::string bits_depend_on_;
@@ -278,7 +281,7 @@ absl::StatusOr<std::unique_ptr<Model>> MakeTorchModel(const DecoderConfig& spec,
                                                       std::optional<int> cuda_device,
                                                       const RunnerOptions& options) {
   absl::StatusOr<std::unique_ptr<StepRunner>> runner = std::make_unique<CpuRunner>();
-  if (cuda_device.has_value()) runner = LoadCudaRunner(*cuda_device, options.high_priority);
+  if (cuda_device.has_value()) runner = LoadCudaRunner(*cuda_device, options.role == ModelRole::kDraft);
   if (!runner.ok()) {
     return absl::Status(runner.status().code(), absl::StrCat("--engine torch --device ", options.device, ": ",
                                                              runner.status().message()));

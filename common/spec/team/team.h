@@ -79,12 +79,17 @@ OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
   constexpr int kAhead = 8;
   const int size = team.size();
   int i = team.rank();
+  decltype(load(0)) loaded[kAhead];
   for (; i + (kAhead - 1) * size < n; i += kAhead * size) {
-    decltype(load(0)) loaded[kAhead];
     for (int k = 0; k < kAhead; ++k) loaded[k] = load(i + k * size);
     for (int k = 0; k < kAhead; ++k) use(i + k * size, loaded[k]);
   }
-  for (; i < n; i += size) use(i, load(i));
+  for (int k = 0; k < kAhead - 1; ++k) {
+    if (i + k * size < n) loaded[k] = load(i + k * size);
+  }
+  for (int k = 0; k < kAhead - 1; ++k) {
+    if (i + k * size < n) use(i + k * size, loaded[k]);
+  }
 }
 
 }  // namespace outrider::team

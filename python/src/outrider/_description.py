@@ -32,7 +32,7 @@ class ServerInfo:
         version: Of the server.
         device: "cpu", "cuda:0".
         dtype: "float32", "bfloat16", "int8".
-        weight_bytes: Memory that the weights take.
+        weight_bytes: Of the weights that every step reads: all but the embedding, unless the head is the same memory.
         vocab_size: Tokens of the vocabulary.
         max_context: Most tokens of a sequence, prompt and answer.
         max_draft_tokens: Most drafted tokens in a round.

@@ -1,5 +1,4 @@
-// What the plug-in calls of cuBLASLt, on the host. Recommends algorithms that will not do before those that
-// will, so that the choice is seen (algorithms.h).
+// What the plug-in calls of cuBLASLt, on the host.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 namespace {
 
 using outrider::emulation::Algorithm;
+using outrider::emulation::Recommendations;
 
 struct Layout {
   cudaDataType type;
@@ -32,6 +32,11 @@ float At(const void* data, cudaDataType type, size_t i) {
                              : outrider::FromFloat8(static_cast<const uint8_t*>(data)[i]);
 }
 
+Recommendations& Recommended() {
+  static Recommendations recommended;
+  return recommended;
+}
+
 // y[r, n] = sum_k x[r, k] w[n, k], all rows of a column at the same time.
 void Multiply(const void* w, const Layout& weights, const void* x, const Layout& operand, float* y,
               Algorithm algorithm) {
@@ -40,17 +45,24 @@ void Multiply(const void* w, const Layout& weights, const void* x, const Layout&
   for (size_t r = 0; r < rows; ++r) {
     for (size_t k = 0; k < depth; ++k) transposed[k * rows + r] = At(x, operand.type, r * depth + k);
   }
-  const bool backwards =
-      algorithm == Algorithm::kBackwards || (algorithm == Algorithm::kByBatch && rows > 16);
-  for (size_t n = 0; n < columns; ++n) {
-    for (size_t k = 0; k < depth; ++k) column[k] = At(w, weights.type, n * depth + k);
+  const auto add = [&](bool backwards) {
     std::fill(sums.begin(), sums.end(), 0.0f);
     for (size_t i = 0; i < depth; ++i) {
       const size_t k = backwards ? depth - 1 - i : i;
       const float* const from = &transposed[k * rows];
       for (size_t r = 0; r < rows; ++r) sums[r] += column[k] * from[r];
     }
+  };
+  const bool backwards =
+      algorithm == Algorithm::kBackwards || (algorithm == Algorithm::kByBatch && rows > 16) ||
+      (algorithm == Algorithm::kBut64 && rows == 64) || (algorithm == Algorithm::kBut192 && rows == 192);
+  for (size_t n = 0; n < columns; ++n) {
+    for (size_t k = 0; k < depth; ++k) column[k] = At(w, weights.type, n * depth + k);
+    add(backwards);
     for (size_t r = 0; r < rows; ++r) y[r * columns + n] = sums[r];
+    if (algorithm != Algorithm::kByPlace) continue;
+    add(/*backwards=*/true);
+    for (size_t r = 1; r < rows; r += 2) y[r * columns + n] = sums[r];
   }
 }
 
@@ -61,6 +73,10 @@ cublasLtMatmulHeuristicResult_t Recommendation(Algorithm algorithm) {
 }
 
 }  // namespace
+
+void outrider::emulation::Recommend(const Recommendations& recommendations) {
+  Recommended() = recommendations;
+}
 
 extern "C" {
 
@@ -103,12 +119,12 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t to, size
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*product*/,
                                               cublasLtMatrixLayout_t /*w*/, cublasLtMatrixLayout_t x,
                                               cublasLtMatrixLayout_t /*c*/, cublasLtMatrixLayout_t /*d*/,
-                                              cublasLtMatmulPreference_t /*preference*/, int /*most*/,
+                                              cublasLtMatmulPreference_t /*preference*/, int most,
                                               cublasLtMatmulHeuristicResult_t* results, int* count) {
-  const bool few = LayoutOf(x).columns < 64;
-  results[0] = Recommendation(few ? Algorithm::kByBatch : Algorithm::kBackwards);
-  results[1] = Recommendation(few ? Algorithm::kForwards : Algorithm::kForwardsToo);
-  *count = 2;
+  const std::vector<Algorithm>& algorithms =
+      LayoutOf(x).columns < 64 ? Recommended().few_rows : Recommended().many_rows;
+  *count = std::min(most, static_cast<int>(algorithms.size()));
+  std::transform(algorithms.begin(), algorithms.begin() + *count, results, Recommendation);
   return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t /*handle*/, cublasLtMatmulDesc_t /*product*/,

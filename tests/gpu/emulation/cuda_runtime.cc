@@ -28,6 +28,7 @@ std::map<void*, size_t> allocations;
 size_t used_bytes = 0;
 intptr_t last_stream = 0;
 GraphCounts counts;
+int copies_to_device = 0;
 bool allowed = true;
 thread_local Capture* capture = nullptr;  // cudaStreamCaptureModeThreadLocal
 thread_local cudaError_t last_error = cudaSuccess;
@@ -81,6 +82,13 @@ GraphCounts Graphs() {
   return counts;
 }
 
+int CopiesToDevice() {
+  const std::lock_guard lock(mutex);
+  return copies_to_device;
+}
+
+void FailLaunch(cudaError_t error) { Fail(error); }
+
 void AllowGraphs(bool allow) {
   const std::lock_guard lock(mutex);
   allowed = allow;
@@ -102,8 +110,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind 
   std::memmove(to, from, bytes);
   return cudaSuccess;
 }
-cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind /*kind*/,
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
+  if (capture == nullptr && kind == cudaMemcpyHostToDevice) {
+    const std::lock_guard lock(mutex);
+    ++copies_to_device;
+  }
   Enqueue(stream, [=] { std::memmove(to, from, bytes); });
   return cudaSuccess;
 }
@@ -185,6 +197,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
   *executable = reinterpret_cast<cudaGraphExec_t>(new Recording(*reinterpret_cast<Recording*>(graph)));
   return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t /*executable*/, cudaStream_t /*stream*/) {
+  const std::lock_guard lock(mutex);
+  ++counts.uploaded;
+  return cudaSuccess;
+}
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t /*stream*/) {
   {
     const std::lock_guard lock(mutex);
@@ -200,6 +217,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   const std::lock_guard lock(mutex);
   used_bytes -= kGraphBytes;
+  ++counts.destroyed;
   delete reinterpret_cast<Recording*>(executable);
   return cudaSuccess;
 }

@@ -4,11 +4,16 @@
 
 #include <filesystem>
 #include <random>
+#include <utility>
 
 #include "algorithms.h"
 #include "bench/temporary_folder.h"
+#include "common/engine/cuda/layer_kernels.h"
+#include "common/engine/self_test.h"
 #include "tests/gpu/gpu_model.h"
+#include "tests/gpu/gpu_testing.h"
 #include "tests/unit/device_worker_testing.h"
+#include "tests/unit/layer_testing.h"
 #include "work.h"
 
 namespace outrider::testing {
@@ -83,9 +88,10 @@ TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
   emulation::AllowGraphs(true);
   Steps with(*captured), without(*direct);
   const emulation::GraphCounts before = emulation::Graphs();
-  std::mt19937 random(1);
-  constexpr int kSteps = 60;
-  for (int i = 0; i < kSteps; ++i) {
+  std::mt19937 random;
+  constexpr int kSteps = 30;
+  for (int i = 0; i < 2 * kSteps; ++i) {
+    if (i % kSteps == 0) random.seed(1);  // all shapes once more, now with graphs
     const int sequences = 1 + static_cast<int>(random() % 5), rows = 1 + static_cast<int>(random() % 5);
     const int length = rows + static_cast<int>(random() % 120), draft_tokens = static_cast<int>(random() % 4);
     SCOPED_TRACE(::testing::Message() << sequences << " sequences of " << length << ", " << rows << " rows, "
@@ -95,7 +101,18 @@ TEST(EmulatedGraphs, ServeStepsThatTheyWereNotCapturedFor) {
   }
   const emulation::GraphCounts after = emulation::Graphs();
   EXPECT_GE(after.launched - before.launched, kSteps);
-  EXPECT_LT(after.made - before.made, kSteps);
+  EXPECT_LT(after.made - before.made, after.launched - before.launched);
+}
+
+TEST(EmulatedGraphs, OneCopyUploadsThePlansOfAllPasses) {
+  const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
+  Steps steps(*runner);
+  for (const int draft_tokens : {1, 8}) {
+    const int copies = emulation::CopiesToDevice(), launched = emulation::Graphs().launched;
+    steps.Run(/*sequences=*/1, /*rows=*/1, /*length=*/1, draft_tokens);
+    EXPECT_EQ(emulation::Graphs().launched - launched, 1);
+    EXPECT_EQ(emulation::CopiesToDevice() - copies, 1) << draft_tokens << " drafted";
+  }
 }
 
 // A product writes whole tiles of rows, those of idle tasks included.
@@ -117,7 +134,8 @@ TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
       batch.push_back({tokens[s], 0, blocks[s], 1, s < drafting ? &tasks[s] : nullptr});
       if (s >= drafting) alone.push_back(batch.back());
     }
-    const absl::StatusOr<LogitsView> found = runner->Forward(batch);
+    ASSERT_TRUE(runner->Forward(batch).ok());
+    const absl::StatusOr<LogitsView> found = runner->Forward(batch);  // by a graph
     ASSERT_TRUE(found.ok()) << found.status();
     Logits beside;
     for (int r = 0; r < found->rows; ++r) beside.push_back(RowOf(*found, r));
@@ -134,14 +152,28 @@ TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
 TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
   const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   Steps steps(*runner);
-  const std::vector<float> captured =
-      steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/30, /*draft_tokens=*/0);
+  const auto of_three = [&] {
+    return steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/4, /*draft_tokens=*/0);
+  };
+  const std::vector<float> first = of_three();
+  EXPECT_EQ(of_three(), first);  // captured
+  EXPECT_TRUE(runner->graph_captures().failure.ok());
+  const emulation::GraphCounts before = emulation::Graphs();
   emulation::AllowGraphs(false);
-  const std::vector<float> other = steps.Run(/*sequences=*/5, /*rows=*/4, /*length=*/30, /*draft_tokens=*/2);
-  const std::vector<float> direct = steps.Run(/*sequences=*/3, /*rows=*/4, /*length=*/30, /*draft_tokens=*/0);
+  std::vector<float> of_five[3];
+  for (std::vector<float>& found : of_five)
+    found = steps.Run(/*sequences=*/5, /*rows=*/4, /*length=*/4, /*draft_tokens=*/2);
+  EXPECT_FALSE(of_five[0].empty());
+  EXPECT_EQ(of_five[1], of_five[0]);
+  EXPECT_EQ(of_five[2], of_five[0]);
+  EXPECT_EQ(emulation::Graphs().launched, before.launched);
+  // The graphs that there are stay in use.
+  EXPECT_EQ(of_three(), first);
   emulation::AllowGraphs(true);
-  EXPECT_FALSE(other.empty());
-  EXPECT_EQ(direct, captured);
+  EXPECT_EQ(emulation::Graphs().launched, before.launched + 1);
+  EXPECT_EQ(emulation::Graphs().made, before.made);
+  EXPECT_EQ(runner->graph_captures().failure,
+            absl::ResourceExhaustedError("CUDA: out of memory while capturing a step"));
 }
 
 TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
@@ -155,6 +187,45 @@ TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
   const emulation::GraphCounts after = emulation::Graphs();
   EXPECT_EQ(after.made, before.made);
   EXPECT_EQ(after.launched, before.launched + 8);
+  EXPECT_EQ(after.uploaded, after.made);  // or the first launch would do it
+}
+
+TEST(EmulatedGraphs, AModelHasThoseOfItsRoleOnceItIsLoaded) {
+  const auto captures = [](ModelRole role) {
+    RunnerOptions options = ModelOnGpu();
+    options.role = role;
+    return LoadOnGpu(options)->graph_captures().count;
+  };
+  const int64_t of_draft = captures(ModelRole::kDraft), of_target = captures(ModelRole::kTarget);
+  EXPECT_GT(of_draft, 0);
+  EXPECT_GT(of_target, 0);
+  EXPECT_EQ(of_draft + of_target, captures(ModelRole::kAny));
+}
+
+TEST(EmulatedGraphs, GoWithTheirModel) {
+  const auto kept = [] { return emulation::Graphs().made - emulation::Graphs().destroyed; };
+  const int before = kept();
+  {
+    const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
+    EXPECT_GT(kept(), before);
+  }
+  EXPECT_EQ(kept(), before);
+}
+
+// A row of AddNorm and what its reductions keep do not fit into a thread block's memory.
+TEST(EmulatedMemory, OfAThreadBlockHoldsNoWiderRow) {
+  const DecoderConfig spec = {
+      .vocab_size = 256, .hidden_size = 12288, .intermediate_size = 96, .head_dim = 64};
+  MadeUpWeights weights;
+  EXPECT_EQ(
+      cuda::CudaModel::Create(spec, weights, /*device=*/0, ModelOnGpu()).status(),
+      absl::InvalidArgumentError(DataDir("gqa4-llama3-rope") +
+                                 "/config.json: hidden_size: 12288: must be at most 12272 with --device "
+                                 "cuda"));
+  cuda::LaunchAddNorm({}, nullptr, nullptr, 1e-5f, {}, /*rows=*/0, spec.hidden_size, nullptr);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidValue);
+  cuda::LaunchAddNorm({}, nullptr, nullptr, 1e-5f, {}, /*rows=*/0, cuda::kMaxNormed, nullptr);
+  EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
 TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {
@@ -171,13 +242,164 @@ TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {
   EXPECT_LT(free_bytes, 128 * emulation::kGraphBytes);
 }
 
+// Lets other algorithms be recommended until its end.
+class Recommended {
+ public:
+  Recommended(std::vector<Algorithm> few_rows, std::vector<Algorithm> many_rows) {
+    emulation::Recommend({.few_rows = std::move(few_rows), .many_rows = std::move(many_rows)});
+  }
+  ~Recommended() { emulation::Recommend({}); }
+  Recommended(const Recommended&) = delete;
+  Recommended& operator=(const Recommended&) = delete;
+};
+
+constexpr int kColumns = 32, kDepth = 64;
+
+std::unique_ptr<cuda::Matmul> NewMatmul(const std::string& choices_file = "") {
+  return cuda::Matmul::Create(cuda::Operand::kBFloat16, choices_file, /*stream=*/nullptr).value();
+}
+
+// With one plan.
+std::unique_ptr<cuda::Matmul> Planned(const std::string& choices_file = "") {
+  std::unique_ptr<cuda::Matmul> matmul = NewMatmul(choices_file);
+  EXPECT_EQ(matmul->Plan(kColumns, kDepth).value(), 0);
+  return matmul;
+}
+
+cuda::MatmulChoice ChoiceOf(const cuda::Matmul& matmul) { return *matmul.choices().Find(kColumns, kDepth); }
+
+// The algorithms for few rows and for many.
+std::pair<Algorithm, Algorithm> Chosen() {
+  const cuda::MatmulChoice choice = ChoiceOf(*Planned());
+  return {static_cast<Algorithm>(choice.few_rows.words[0]),
+          static_cast<Algorithm>(choice.many_rows.words[0])};
+}
+
+void ExpectRowsAreTheSameInAnyCompany(const cuda::Matmul& matmul) {
+  constexpr int kRows = 112;
+  MadeUp made_up(1);
+  const DeviceArray<uint16_t> x(made_up.NormalHalves((kRows + cuda::kRowTile) * kDepth));
+  const DeviceArray<uint16_t> w(made_up.NormalHalves(kColumns * kDepth));
+  const DeviceArray<float> y(kRows * kColumns);
+  const auto product = [&](int first, int rows) {
+    EXPECT_TRUE(matmul.Run(/*plan=*/0, x.data() + first * kDepth, w.data(), y.data(), rows).ok());
+    return y.Read(static_cast<size_t>(rows * kColumns));
+  };
+  Floats alone;
+  for (int r = 0; r < kRows; ++r) {
+    const Floats row = product(r, 1);
+    alone.insert(alone.end(), row.begin(), row.end());
+  }
+  for (const int rows : {2, 16, 17, 48, 50, 64, 100, kRows}) {
+    EXPECT_EQ(product(0, rows), Floats(alone.begin(), alone.begin() + rows * kColumns)) << rows << " rows";
+  }
+}
+
 TEST(EmulatedProducts, AreComputedByTheFirstAlgorithmsWhoseRowsDoNotDependOnTheBatch) {
-  const auto matmul = cuda::Matmul::Create(cuda::Operand::kBFloat16, "", nullptr).value();
-  ASSERT_TRUE(matmul->Plan(32, 64).ok());
-  const cuda::MatmulChoice* const choice = matmul->choices().Find(32, 64);
-  EXPECT_EQ(choice->few_rows.words[0], static_cast<uint64_t>(Algorithm::kForwards));
-  EXPECT_EQ(choice->many_rows.words[0], static_cast<uint64_t>(Algorithm::kForwardsToo));
+  const auto matmul = Planned();
+  EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwardsToo));
+  EXPECT_EQ(ChoiceOf(*matmul).launches, cuda::MatmulLaunches::kPair);
   EXPECT_THAT(InWords(matmul->choices()), HasSubstr("32x64: id 2"));
+  ExpectRowsAreTheSameInAnyCompany(*matmul);
+}
+
+TEST(EmulatedProducts, AreComputedByTheFirstAlgorithmForFewRowsThatHasAPartner) {
+  {
+    const Recommended only_the_second_has_one({Algorithm::kBackwards, Algorithm::kForwards},
+                                              {Algorithm::kForwardsToo});
+    EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwardsToo));
+  }
+  {
+    const Recommended both_have_one({Algorithm::kForwards, Algorithm::kBackwards},
+                                    {Algorithm::kBackwards, Algorithm::kForwardsToo});
+    EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwardsToo));
+  }
+}
+
+TEST(EmulatedProducts, OfManyRowsUseTheAlgorithmForFewWhereNoneHasItsBits) {
+  const Recommended no_pair({Algorithm::kByBatch, Algorithm::kForwards}, {Algorithm::kBackwards});
+  EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwards));
+  const auto matmul = Planned();
+  EXPECT_THAT(InWords(matmul->choices()), HasSubstr("of many rows too, as none for these has the same bits"));
+  ExpectRowsAreTheSameInAnyCompany(*matmul);
+}
+
+// 192 rows are 24 streams with 7 drafted tokens each.
+TEST(EmulatedProducts, UseNoAlgorithmInLaunchesOfASizeForWhichItHasOtherBits) {
+  {
+    const Recommended for_many({Algorithm::kForwards}, {Algorithm::kBut192, Algorithm::kForwardsToo});
+    EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwardsToo));
+  }
+  {
+    const Recommended for_few({Algorithm::kBut192, Algorithm::kForwards}, {Algorithm::kBackwards});
+    EXPECT_EQ(Chosen(), std::pair(Algorithm::kForwards, Algorithm::kForwards));
+  }
+}
+
+// 50 rows are padded to 64.
+TEST(EmulatedProducts, UseTheAlgorithmForFewRowsOnlyInLaunchesOfSizesForWhichItWasTried) {
+  const Recommended not_for_64({Algorithm::kBut64}, {Algorithm::kForwardsToo});
+  EXPECT_EQ(Chosen(), std::pair(Algorithm::kBut64, Algorithm::kForwardsToo));
+  ExpectRowsAreTheSameInAnyCompany(*Planned());
+}
+
+TEST(EmulatedProducts, AreLaunchedInTilesWhereNoAlgorithmHasTheSameBitsInLargerLaunches) {
+  const Recommended no_better({Algorithm::kByPlace, Algorithm::kByBatch}, {Algorithm::kBackwards});
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/algorithms.json";
+  const auto matmul = Planned(file);
+  EXPECT_EQ(Chosen(), std::pair(Algorithm::kByBatch, Algorithm::kByBatch));
+  EXPECT_THAT(InWords(matmul->choices()), HasSubstr("32x64: id 1"));
+  EXPECT_THAT(InWords(matmul->choices()), HasSubstr("16 rows at a time, as none gives"));
+  ExpectRowsAreTheSameInAnyCompany(*matmul);
+
+  ASSERT_TRUE(matmul->Store().ok());
+  const auto later = Planned(file);
+  EXPECT_EQ(ChoiceOf(*later), ChoiceOf(*matmul));
+  ExpectRowsAreTheSameInAnyCompany(*later);
+}
+
+TEST(EmulatedProducts, InTilesAModelComputesWhatItDoesInLargerLaunches) {
+  const std::unique_ptr<Runner> usual = LoadOnGpu(ModelOnGpu());
+  const Recommended no_better({Algorithm::kByBatch}, {Algorithm::kBackwards});
+  const std::unique_ptr<Runner> tiles = LoadOnGpu(ModelOnGpu());
+  EXPECT_THAT(tiles->algorithms(), HasSubstr("16 rows at a time"));
+  for (const int rows : {1, 9, 30}) {
+    for (const int draft_tokens : {0, 2}) {
+      EXPECT_EQ(Steps(*tiles).Run(/*sequences=*/5, rows, /*length=*/30, draft_tokens),
+                Steps(*usual).Run(/*sequences=*/5, rows, /*length=*/30, draft_tokens));
+    }
+  }
+}
+
+TEST(EmulatedProducts, AreRefusedWhereARowDependsOnItsPlaceAmongSixteen) {
+  const Recommended none({Algorithm::kByPlace}, {Algorithm::kByPlace});
+  EXPECT_THAT(NewMatmul()->Plan(kColumns, kDepth).status().message(),
+              HasSubstr("none of its algorithms for 32 x 64 gives a row the same bits in every batch"));
+}
+
+TEST(EmulatedProducts, OfAnEarlierStartAreRefusedIfRowsNoLongerHaveTheSameBits) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/algorithms.json";
+  const cuda::MatmulChoices choices = Planned()->choices();
+  const auto planned_with = [&](Algorithm few_rows, Algorithm many_rows) {
+    cuda::MatmulChoices changed = choices;
+    changed.products[0].few_rows.words[0] = static_cast<uint64_t>(few_rows);
+    changed.products[0].many_rows.words[0] = static_cast<uint64_t>(many_rows);
+    EXPECT_TRUE(WriteMatmulChoices(file, changed).ok());
+    return NewMatmul(file)->Plan(kColumns, kDepth).status();
+  };
+  EXPECT_TRUE(planned_with(Algorithm::kForwards, Algorithm::kForwardsToo).ok());
+  for (const auto& [few_rows, many_rows] : {std::pair(Algorithm::kByBatch, Algorithm::kForwardsToo),
+                                            std::pair(Algorithm::kByPlace, Algorithm::kForwardsToo),
+                                            std::pair(Algorithm::kForwards, Algorithm::kBackwards)}) {
+    const absl::Status status = planned_with(few_rows, many_rows);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_EQ(status.message(),
+              file +
+                  ": a row's bits depend on its batch with the algorithms for products of 32 x 64; remove "
+                  "the file to choose algorithms anew");
+  }
 }
 
 TEST(EmulatedProducts, AreComputedByTheAlgorithmsOfAnEarlierStart) {

@@ -144,6 +144,21 @@ void Attend(const AttentionArguments& a) {
   }
 }
 
+// AddNorm of `count` rows, in as much shared memory as a thread block has.
+void AddNorm(int count, const int32_t* indices, const Product& product, const float* hidden_in,
+             float* hidden_out, const float* weight, float epsilon, const OperandRows& out, int columns,
+             cudaStream_t stream) {
+  if (static_cast<size_t>(columns) * sizeof(float) + kReductionBytes > kSharedBytes)
+    return emulation::FailLaunch(cudaErrorInvalidValue);
+  Enqueue(stream, [=] {
+    std::vector<float> values(static_cast<size_t>(columns));
+    for (int r = 0; r < count; ++r) {
+      AddNormRow(OneThread(), r, indices, product, hidden_in, hidden_out, weight, epsilon, out, columns,
+                 values.data());
+    }
+  });
+}
+
 }  // namespace
 
 void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidden, int rows, int columns,
@@ -155,24 +170,12 @@ void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidde
 
 void LaunchAddNorm(const Product& product, float* hidden, const float* weight, float epsilon,
                    const OperandRows& out, int rows, int columns, cudaStream_t stream) {
-  Enqueue(stream, [=] {
-    std::vector<float> values(static_cast<size_t>(columns));
-    for (int r = 0; r < rows; ++r) {
-      AddNormRow(OneThread(), r, nullptr, product, hidden, hidden, weight, epsilon, out, columns,
-                 values.data());
-    }
-  });
+  AddNorm(rows, nullptr, product, hidden, hidden, weight, epsilon, out, columns, stream);
 }
 
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream) {
-  Enqueue(stream, [=] {
-    std::vector<float> values(static_cast<size_t>(columns));
-    for (int r = 0; r < rows; ++r) {
-      AddNormRow(OneThread(), r, indices, product, hidden, nullptr, weight, epsilon, out, columns,
-                 values.data());
-    }
-  });
+  AddNorm(rows, indices, product, hidden, nullptr, weight, epsilon, out, columns, stream);
 }
 
 void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const RowPlace* places,
@@ -253,10 +256,11 @@ cudaError_t LaunchShape(float* logits, int vocab, int rows, const ShapeParams* p
 
 cudaError_t LaunchPropose(const float* weights, int vocab, int rows, const ShapedRow* shaped,
                           const ProposeInput* inputs, int step, ProposeOutput* outputs, int32_t* q_ids,
-                          float* q_weights, int32_t* next_tokens, cudaStream_t stream) {
+                          float* q_weights, int32_t* next_tokens, const int32_t* head_tokens,
+                          cudaStream_t stream) {
   Enqueue(stream, [=] {
     testing::HostPropose(/*team=*/1, weights, vocab, rows, shaped, inputs, step, outputs, q_ids, q_weights,
-                         next_tokens);
+                         next_tokens, head_tokens);
   });
   return cudaSuccess;
 }

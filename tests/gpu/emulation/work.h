@@ -11,12 +11,21 @@ namespace outrider::emulation {
 // Does the work at once; while the stream is captured, records it for the graph instead.
 void Enqueue(cudaStream_t stream, std::function<void()> work);
 
-// How many graphs were made so far, and how often they were launched.
+// How many graphs were made so far, uploaded ahead of a launch and destroyed, and how often they were
+// launched.
 struct GraphCounts {
   int made = 0;
+  int uploaded = 0;
+  int destroyed = 0;
   int launched = 0;
 };
 GraphCounts Graphs();
+
+// How many copies to the device were enqueued so far, those of graphs not included.
+int CopiesToDevice();
+
+// Fails a kernel's launch: cudaGetLastError says so.
+void FailLaunch(cudaError_t error);
 
 // Whether graphs can be made, as they can at first.
 void AllowGraphs(bool allow);

@@ -4,10 +4,10 @@
 #include <span>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "common/engine/proposers/tree_growth.h"
 #include "common/spec/proposal.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -70,10 +70,9 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
 absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const LogitsView& rows) {
   const ProposeWork& work = sequence.work_as<ProposeWork>();
   const TreeGrowth growth{.shape = *work.tree, .depth = work.draft_tokens, .controls = sequence.controls()};
-  const absl::StatusOr<int> drawn = DrawLevel(growth, sequence, rows);
-  if (!drawn.ok()) return drawn.status();
+  const int drawn = OUTRIDER_TRY(DrawLevel(growth, sequence, rows));
   if (IsLateForMore(sequence)) return true;
-  sequence.set_logit_rows(AppendLevel(growth, sequence, *drawn));
+  sequence.set_logit_rows(AppendLevel(growth, sequence, drawn));
   return sequence.logit_rows() == 0;
 }
 

@@ -5,15 +5,14 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/rpc/convert.h"
-#include "common/serve/serve_item.h"
+#include "common/serve/item_service.h"
+#include "common/spec/status.h"
 #include "draft_service/draft_sampler.h"
+#include "outrider/v1/draft.grpc.pb.h"
 
 namespace outrider {
 namespace {
-
-using Results = Outbox<v1::ProposeResponse>;
 
 void SetNext(TokenId token, v1::ProposeResult* result) {
   result->mutable_next()->set_token(static_cast<uint32_t>(token));
@@ -35,7 +34,8 @@ void FillResult(const Answer& answer, v1::ProposeResult* result) {
 }
 
 // Posts the token drawn first, before the rest is drafted.
-void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Results>& results, WorkItem& work) {
+void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results,
+              WorkItem& work) {
   work.on_next = [results, id = update.sequence_id(), round = update.round()](TokenId next) {
     v1::ProposeResult result;
     result.set_sequence_id(id);
@@ -56,7 +56,7 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
   const auto check = [&status](absl::string_view reason, absl::string_view field, size_t value, size_t most,
                                absl::string_view unit = "") {
     if (value <= most) return;
-    status.Update(InvalidItem(reason, absl::StrCat(field, ": ", value, unit, "; allowed: 0 to ", most)));
+    status.Update(InvalidFor(reason, field, ": ", value, unit, "; allowed: 0 to ", most));
   };
   check("K_OUT_OF_RANGE", "draft_tokens", item.draft_tokens(), info.max_draft_tokens());
   check("STOP_OUT_OF_RANGE", "stop.acceptance", static_cast<size_t>(item.stop().acceptance_size()), kMaxBins,
@@ -67,15 +67,13 @@ absl::Status CheckRanges(const v1::ProposeItem& item, const v1::ServerInfo& info
 }
 
 absl::StatusOr<TreeShape> ParseTree(const v1::ProposeItem& item, const v1::ServerInfo& info) {
-  absl::StatusOr<TreeShape> shape = ParseShape(item.tree());
-  if (!shape.ok()) return shape;
-  const int nodes = MaxNodes(*shape, static_cast<int>(item.draft_tokens()));
+  TreeShape shape = OUTRIDER_TRY(ParseShape(item.tree()));
+  const int nodes = MaxNodes(shape, static_cast<int>(item.draft_tokens()));
   if (nodes > static_cast<int>(info.max_tree_nodes())) {
-    return InvalidItem("TREE_OUT_OF_RANGE",
-                       absl::StrCat("tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree: ", nodes, " nodes; allowed: 0 to ", info.max_tree_nodes());
   }
   if (item.has_stop() || item.draw_next() || item.alternatives() > 0) {
-    return InvalidItem("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree: not with stop, draw_next or alternatives");
   }
   return shape;
 }
@@ -88,7 +86,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
     work.params = std::move(params);
   }
   const size_t n = work.committed();
-  if (absl::Status status = CheckRanges(item, info, n); !status.ok()) return status;
+  OUTRIDER_TRY(CheckRanges(item, info, n));
   work.branch = item.assumed_tokens() > 0 || item.draw_next();
   // The last drafted token is never computed, so the cache ends up with n + K - 1 tokens.
   // A token that is drawn first takes room too.
@@ -104,11 +102,7 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
       propose.stop =
           DraftStop{.acceptance = {acceptance.begin(), acceptance.end()}, .least = item.stop().least()};
     }
-    if (item.has_tree()) {
-      absl::StatusOr<TreeShape> tree = ParseTree(item, info);
-      if (!tree.ok()) return tree.status();
-      propose.tree = *std::move(tree);
-    }
+    if (item.has_tree()) propose.tree = OUTRIDER_TRY(ParseTree(item, info));
     work.work = std::move(propose);
   }
   return absl::OkStatus();
@@ -116,22 +110,28 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 
 }  // namespace
 
-void DraftService::OnItem(v1::DraftItem&& item, const std::shared_ptr<Results>& results) {
-  if (HandleControlItem(item, worker_)) return;
-  if (item.has_promote()) {
-    const auto id = ParseSequenceId(item.promote().sequence_id());
-    if (id.ok()) worker_.Promote(*id, DeadlineOf(item.promote().budget()));
-    return;
-  }
-  const v1::ProposeItem& propose = item.propose();
-  SubmitItem(
-      item.has_propose() ? &propose.sequence() : nullptr, static_cast<int>(info_.vocab_size()),
-      default_top_n_,
-      [&](WorkItem& work) {
-        if (propose.draw_next()) PostNext(propose.sequence(), results, work);
-        return ParsePropose(propose, info_, work);
-      },
-      FillResult, results, worker_);
+std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
+                                                int default_top_n) {
+  using Raw = v1::Draft::WithRawMethod_Propose<v1::Draft::Service>;
+  using Service = ItemService<Raw, v1::ProposeRequest, v1::ProposeResponse, &Raw::RequestPropose>;
+  return std::make_unique<Service>(
+      worker, info,
+      [&worker, &info, default_top_n](const v1::DraftItem& item, const Service::Results& results) {
+        if (item.has_promote()) {
+          const auto id = ParseSequenceId(item.promote().sequence_id());
+          if (id.ok()) worker.Promote(*id, DeadlineOf(item.promote().budget()));
+          return;
+        }
+        const v1::ProposeItem& propose = item.propose();
+        SubmitItem(
+            item.has_propose() ? &propose.sequence() : nullptr, static_cast<int>(info.vocab_size()),
+            default_top_n,
+            [&](WorkItem& work) {
+              if (propose.draw_next()) PostNext(propose.sequence(), results, work);
+              return ParsePropose(propose, info, work);
+            },
+            FillResult, results, worker);
+      });
 }
 
 ModelServiceSpec DraftSpec() {
@@ -146,19 +146,15 @@ ModelServiceSpec DraftSpec() {
             app.add_option("--top-n", *top_n,
                            "tokens kept of a distribution unless a request says otherwise; as many as the "
                            "vocabulary or more: all")
-                ->check(CLI::Range(1, 1 << 30))
-                ->capture_default_str();
+                ->check(CLI::Range(1, 1 << 30));
             app.add_option("--frequent-tokens", runner.frequent_tokens,
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
                            "folder, which makes the head smaller; 0: all")
-                ->check(CLI::Range(0, 1 << 24))
-                ->capture_default_str();
+                ->check(CLI::Range(0, 1 << 24));
           },
       .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
-      .make_service =
-          [top_n](Worker& worker, const v1::ServerInfo& info) {
-            return std::make_unique<DraftService>(worker, info, *top_n);
-          }};
+      .make_service = [top_n](Worker& worker,
+                              const v1::ServerInfo& info) { return MakeDraftService(worker, info, *top_n); }};
 }
 
 }  // namespace outrider

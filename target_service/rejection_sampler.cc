@@ -6,7 +6,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/spec/distribution.h"
 #include "common/spec/status.h"
 #include "common/spec/verify.h"
@@ -62,8 +61,7 @@ class Rows {
 
 absl::Status CheckTree(const SequenceParams& params, bool takes_rounded_trees) {
   const auto refuse = [](absl::string_view what) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_UNSUPPORTED",
-                     absl::StrCat("draft: a tree ", what));
+    return InvalidFor("TREE_UNSUPPORTED", "draft: a tree ", what);
   };
   if (params.rule == Rule::kBlock) return refuse("under the block rule; allowed: a chain");
   if (params.lenience < 1) return refuse("with lenience below 1; allowed: a chain");
@@ -101,29 +99,24 @@ void RejectionSampler::Score(SequenceState& sequence, int first, const LogitsVie
 absl::StatusOr<bool> RejectionSampler::Sample(SequenceState& sequence, const LogitsView& logits) {
   const SequenceParams& params = sequence.params();
   if (const int wanted = sequence.work_as<VerifyWork>().candidates; wanted > 0) {
-    absl::StatusOr<std::vector<CandidateRow>> rows = Candidates(logits, wanted);
-    if (!rows.ok()) return rows.status();
-    sequence.answer().candidates = *std::move(rows);
+    sequence.answer().candidates = OUTRIDER_TRY(Candidates(logits, wanted));
     return true;
   }
   const Proposal& proposal = sequence.work_as<VerifyWork>().proposal;
-  if (!IsChain(proposal)) {
-    if (absl::Status status = CheckTree(params, takes_rounded_trees_); !status.ok()) return status;
-  }
+  if (!IsChain(proposal)) OUTRIDER_TRY(CheckTree(params, takes_rounded_trees_));
   Rows rows(sequence, logits);
-  absl::StatusOr<Verdict> verdict = Verify(
+  Verdict verdict = OUTRIDER_TRY(Verify(
       OptionsOf(params), proposal, [&](int i) { return rows.Shape(i); },
-      static_cast<uint64_t>(sequence.committed()), params.key);
-  if (!verdict.ok()) return verdict.status();
+      static_cast<uint64_t>(sequence.committed()), params.key));
   if (params.logprobs >= 0) {
     std::vector<TokenId> emitted;
-    for (int node : verdict->path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
-    emitted.push_back(verdict->token);
+    for (int node : verdict.path) emitted.push_back(proposal[static_cast<size_t>(node)].token);
+    emitted.push_back(verdict.token);
     for (size_t i = 0; i < emitted.size(); ++i) {
-      sequence.answer().logprobs.push_back(rows.LogProbabilities(i, emitted[i], *verdict));
+      sequence.answer().logprobs.push_back(rows.LogProbabilities(i, emitted[i], verdict));
     }
   }
-  sequence.answer().verdict = std::make_unique<Verdict>(*std::move(verdict));
+  sequence.answer().verdict = std::make_unique<Verdict>(std::move(verdict));
   return true;
 }
 

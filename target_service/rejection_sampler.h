@@ -2,7 +2,6 @@
 #pragma once
 
 #include "absl/status/statusor.h"
-#include "common/engine/model.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/work_item.h"
 

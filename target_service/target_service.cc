@@ -11,13 +11,13 @@
 #include "common/rpc/convert.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
-#include "common/serve/serve_item.h"
+#include "common/serve/item_service.h"
+#include "common/spec/status.h"
+#include "outrider/v1/target.grpc.pb.h"
 #include "target_service/rejection_sampler.h"
 
 namespace outrider {
 namespace {
-
-using Results = Outbox<v1::VerifyResponse>;
 
 // Tokens kept of a proposal's distributions where the request does not say: the draft service's default.
 constexpr int kDefaultTopN = 64;
@@ -57,11 +57,11 @@ absl::Status CheckSize(const Proposal& proposal, size_t n, const v1::ServerInfo&
   const size_t room = n + 1 < info.max_context() ? info.max_context() - 1 - n : 0;
   const size_t allowed = std::min<size_t>(room, info.max_draft_tokens());
   if (const auto depth = static_cast<size_t>(Depth(proposal)); depth > allowed) {
-    return InvalidItem("DRAFT_TOO_LONG", absl::StrCat("draft: ", depth, " tokens; allowed: 0 to ", allowed));
+    return InvalidFor("DRAFT_TOO_LONG", "draft: ", depth, " tokens; allowed: 0 to ", allowed);
   }
   if (!IsChain(proposal) && proposal.size() > info.max_tree_nodes()) {
-    return InvalidItem("TREE_TOO_LARGE", absl::StrCat("draft: a tree of ", proposal.size(),
-                                                      " nodes; allowed: 0 to ", info.max_tree_nodes()));
+    return InvalidFor("TREE_TOO_LARGE", "draft: a tree of ", proposal.size(), " nodes; allowed: 0 to ",
+                      info.max_tree_nodes());
   }
   return absl::OkStatus();
 }
@@ -74,75 +74,67 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
     names.push_back(NameOf(proposer.proposer()));
     if (proposer.proposer() == ProposerOf(*work.params->proposer)) return absl::OkStatus();
   }
-  return InvalidItem("PROPOSER_UNKNOWN",
-                     absl::StrCat("proposer: ", NameOf(*work.params->proposer), "; this target has ",
-                                  names.empty() ? "none" : absl::StrJoin(names, ", ")));
+  return InvalidFor("PROPOSER_UNKNOWN", "proposer: ", NameOf(*work.params->proposer), "; this target has ",
+                    names.empty() ? "none" : absl::StrJoin(names, ", "));
 }
 
 // Parses what the target itself is to propose.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
   if (item.candidates() > 0 || item.has_prompt_logprobs()) {
-    return InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
+    return InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with candidates or prompt_logprobs");
   }
   if (propose.draft_tokens() < 1 || propose.draft_tokens() > info.max_draft_tokens()) {
-    return InvalidItem("K_OUT_OF_RANGE", absl::StrCat("propose.draft_tokens: ", propose.draft_tokens(),
-                                                      "; allowed: 1 to ", info.max_draft_tokens()));
+    return InvalidFor("K_OUT_OF_RANGE", "propose.draft_tokens: ", propose.draft_tokens(), "; allowed: 1 to ",
+                      info.max_draft_tokens());
   }
   ProposalRequest request{.draft_tokens = static_cast<int>(propose.draft_tokens())};
   if (!propose.has_tree()) return request;
-  absl::StatusOr<TreeShape> shape = ParseShape(propose.tree());
-  if (!shape.ok()) return shape.status();
-  if (absl::Status status =
-          ValidateTreeShape(*shape, static_cast<int>(info.max_tree_nodes()), request.draft_tokens);
-      !status.ok()) {
-    return status;
-  }
-  request.tree = *std::move(shape);
+  TreeShape shape = OUTRIDER_TRY(ParseShape(propose.tree()));
+  OUTRIDER_TRY(ValidateTreeShape(shape, static_cast<int>(info.max_tree_nodes()), request.draft_tokens));
+  request.tree = std::move(shape);
   return request;
 }
 
 // Fills in work.work: a verification of the item's proposal, or only the computation of its tokens.
 absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info, WorkItem& work) {
-  if (absl::Status status = CheckProposer(work, info); !status.ok()) return status;
+  OUTRIDER_TRY(CheckProposer(work, info));
   if (item.append_only()) {
-    return item.has_propose() ? InvalidItem("PROPOSE_UNSUPPORTED", "propose: not with append_only")
+    return item.has_propose() ? InvalidFor("PROPOSE_UNSUPPORTED", "propose: not with append_only")
                               : absl::OkStatus();
   }
-  absl::StatusOr<Proposal> proposal =
-      ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size()));
-  if (!proposal.ok()) return proposal.status();
-  if (absl::Status status = CheckSize(*proposal, work.committed(), info); !status.ok()) return status;
   VerifyWork verify;
-  verify.proposal = *std::move(proposal);
+  verify.proposal =
+      OUTRIDER_TRY(ParseProposal(item.draft(), RuleOf(item), static_cast<int>(info.vocab_size())));
+  OUTRIDER_TRY(CheckSize(verify.proposal, work.committed(), info));
   verify.content_hash = ContentHash(item);
   if (item.candidates() > kMaxCandidates) {
     return FieldError("candidates", absl::StrCat("0 to ", kMaxCandidates), absl::StrCat(item.candidates()));
   }
   verify.candidates = static_cast<int>(item.candidates());
   if (item.has_prompt_logprobs()) {
-    if (auto status = CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()); !status.ok()) {
-      return status;
-    }
+    OUTRIDER_TRY(CheckTopLogprobs("prompt_logprobs", item.prompt_logprobs()));
     verify.prompt_logprobs = static_cast<int>(item.prompt_logprobs());
   }
-  if (item.has_propose()) {
-    absl::StatusOr<ProposalRequest> request = ParseRequest(item, info);
-    if (!request.ok()) return request.status();
-    verify.propose = *std::move(request);
-  }
+  if (item.has_propose()) verify.propose = OUTRIDER_TRY(ParseRequest(item, info));
   work.work = std::move(verify);
   return absl::OkStatus();
 }
 
 }  // namespace
 
-void TargetService::OnItem(v1::TargetItem&& item, const std::shared_ptr<Results>& results) {
-  if (HandleControlItem(item, worker_)) return;
-  const int vocab_size = static_cast<int>(info_.vocab_size());
-  SubmitItem(
-      item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size, std::min(kDefaultTopN, vocab_size),
-      [&](WorkItem& work) { return ParseVerify(item.verify(), info_, work); }, FillResult, results, worker_);
+std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info) {
+  using Raw = v1::Target::WithRawMethod_Verify<v1::Target::Service>;
+  using Service = ItemService<Raw, v1::VerifyRequest, v1::VerifyResponse, &Raw::RequestVerify>;
+  return std::make_unique<Service>(
+      worker, info, [&worker, &info](const v1::TargetItem& item, const Service::Results& results) {
+        const int vocab_size = static_cast<int>(info.vocab_size());
+        SubmitItem(
+            item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size,
+            std::min(kDefaultTopN, vocab_size),
+            [&](WorkItem& work) { return ParseVerify(item.verify(), info, work); }, FillResult, results,
+            worker);
+      });
 }
 
 ModelServiceSpec TargetSpec() {
@@ -155,7 +147,8 @@ ModelServiceSpec TargetSpec() {
                 app.add_option("--heads", runner.heads,
                                "folder of heads with which the target proposes tokens itself; may be given "
                                "several times")
-                    ->type_name("DIR");
+                    ->type_name("DIR")
+                    ->default_str("");
                 app.add_flag("--inexact-trees", *inexact_trees,
                              "with an engine that rounds a tree otherwise than a chain: take trees also for "
                              "greedy decoding and the coupled rule, whose tokens may then differ from plain "
@@ -166,10 +159,7 @@ ModelServiceSpec TargetSpec() {
               [](const v1::ServerInfo& info) {
                 return std::make_unique<RejectionSampler>(info.tree_row_invariant() || info.inexact_trees());
               },
-          .make_service =
-              [](Worker& worker, const v1::ServerInfo& info) {
-                return std::make_unique<TargetService>(worker, info);
-              }};
+          .make_service = MakeTargetService};
 }
 
 }  // namespace outrider

@@ -12,6 +12,7 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/memory.h"
 #include "common/engine/plugin.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -27,14 +28,7 @@ absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
       index < kMaxDevices) {
     return index;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1));
-}
-
-Storage StorageFor(const std::string& dtype) {
-  if (dtype == "int8") return Storage::kInt8;
-  if (dtype == "auto") return CpuPrefersBFloat16() ? Storage::kBFloat16 : Storage::kFloat32;
-  return dtype == "bfloat16" ? Storage::kBFloat16 : Storage::kFloat32;
+  return Invalid("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1);
 }
 
 // Runs models with our own kernels on the threads given to Load.
@@ -42,8 +36,7 @@ class CpuBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& options) const override {
     if (!options.kernels.empty() && FindKernels(options.kernels.c_str()) == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kernels \"", options.kernels, "\" do not run on this CPU"));
+      return Invalid("kernels \"", options.kernels, "\" do not run on this CPU");
     }
     return CheckDtype(options, {"auto", "float32", "bfloat16", "int8"});
   }
@@ -51,18 +44,24 @@ class CpuBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
-    if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
-    const Storage storage = StorageFor(options.dtype);
+    OUTRIDER_TRY(CheckNative(spec, options));
+    // By default bfloat16 if this CPU has arithmetic for it.
+    const bool bfloat16 =
+        options.dtype == "bfloat16" || (options.dtype == "auto" && BestKernels().rounds_operands);
+    const Storage storage = options.dtype == "int8" ? Storage::kInt8
+                            : bfloat16              ? Storage::kBFloat16
+                                                    : Storage::kFloat32;
     absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
     if (absl::IsResourceExhausted(packed.status())) {
       return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
     }
     if (!packed.ok()) return packed.status();
-    const int kv_blocks =
-        KvBlocks(spec, options, AvailableMemory(), LayOutKv(spec, storage, options.block_size).block_bytes);
-    return CpuModel::Create(
-        spec, *std::move(packed), {kv_blocks, options.block_size, options.max_batch_rows, options.observe},
-        options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()), threads);
+    const int64_t block_bytes = LayOutKv(spec, storage, options.block_size).block_bytes;
+    RunnerOptions sized = options;
+    sized.kv_blocks = KvBlocks(spec, options, AvailableMemory(), static_cast<size_t>(block_bytes));
+    return CpuModel::Create(spec, *std::move(packed), sized,
+                            options.kernels.empty() ? BestKernels() : *FindKernels(options.kernels.c_str()),
+                            threads);
   }
 };
 
@@ -107,8 +106,7 @@ class PluginBackend final : public Backend {
 
   absl::Status Check(const RunnerOptions& options) const override {
     if (!options.kernels.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("kernels \"", options.kernels, "\" are for --engine native --device cpu"));
+      return Invalid("kernels \"", options.kernels, "\" are for --engine native --device cpu");
     }
     return CheckDtype(options, plugin_.dtypes);
   }
@@ -121,9 +119,7 @@ class PluginBackend final : public Backend {
       return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
                                                         options.device, ": ", create.status().message()));
     }
-    if (plugin_.is_native) {
-      if (absl::Status status = CheckNative(spec, options); !status.ok()) return status;
-    }
+    if (plugin_.is_native) OUTRIDER_TRY(CheckNative(spec, options));
     RunnerOptions resolved = options;
     resolved.threads = threads.threads();
     absl::StatusOr<std::unique_ptr<Model>> model = absl::InternalError("not made");
@@ -139,13 +135,10 @@ class PluginBackend final : public Backend {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, const std::string& device) {
-  const absl::StatusOr<std::optional<int>> cuda_device = CudaDevice(device);
-  if (!cuda_device.ok()) return cuda_device.status();
-  if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, *cuda_device);
-  if (engine != "native") {
-    return absl::InvalidArgumentError(absl::StrCat("--engine ", engine, ": must be native or torch"));
-  }
-  if (cuda_device->has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, *cuda_device);
+  const std::optional<int> cuda_device = OUTRIDER_TRY(CudaDevice(device));
+  if (engine == "torch") return std::make_unique<PluginBackend>(kTorchPlugin, cuda_device);
+  if (engine != "native") return Invalid("--engine ", engine, ": must be native or torch");
+  if (cuda_device.has_value()) return std::make_unique<PluginBackend>(kCudaPlugin, cuda_device);
   return std::make_unique<CpuBackend>();
 }
 
@@ -167,8 +160,8 @@ absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options
       {spec.sliding_rope_theta.has_value(), "two kinds of rotation"}};
   for (const auto& [is_there, what] : features) {
     if (!is_there) continue;
-    return absl::InvalidArgumentError(absl::StrCat(options.model_dir, "/config.json: the model has ", what,
-                                                   ", which only --engine torch computes"));
+    return Invalid(options.model_dir, "/config.json: the model has ", what,
+                   ", which only --engine torch computes");
   }
   return absl::OkStatus();
 }
@@ -176,9 +169,8 @@ absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options
 absl::Status CheckDtype(const RunnerOptions& options, absl::Span<const absl::string_view> dtypes) {
   if (std::find(dtypes.begin(), dtypes.end(), options.dtype) != dtypes.end()) return absl::OkStatus();
   const std::string engine = options.engine == "native" ? "" : absl::StrCat(" --engine ", options.engine);
-  return absl::InvalidArgumentError(absl::StrCat("--dtype ", options.dtype, ": must be one of ",
-                                                 absl::StrJoin(dtypes, ", "), " with", engine, " --device ",
-                                                 options.device));
+  return Invalid("--dtype ", options.dtype, ": must be one of ", absl::StrJoin(dtypes, ", "), " with", engine,
+                 " --device ", options.device);
 }
 
 }  // namespace outrider

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <variant>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"

@@ -23,7 +23,7 @@ Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
   return Outcome::kTaken;
 }
 
-void Mailbox::Put(Command command) {
+void Mailbox::Put(std::function<void(SequenceStore& store)> command) {
   {
     std::lock_guard lock(mutex_);
     if (commands_.size() >= 2 * max_items_) return;

@@ -3,7 +3,6 @@
 
 #include <condition_variable>
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -18,22 +17,10 @@
 
 namespace outrider {
 
-struct ReleaseCommand {
-  SequenceId id;
-};
+class SequenceStore;
 
-struct CancelCommand {
-  SequenceId id;
-  uint64_t round;
-};
-
-// Ends the assumption of a branch.
-struct PromoteCommand {
-  SequenceId id;
-  absl::Time deadline;
-};
-
-using Command = std::variant<WorkItem, ReleaseCommand, CancelCommand, PromoteCommand>;
+// An item, or a change of the sequences.
+using Command = std::variant<WorkItem, std::function<void(SequenceStore& store)>>;
 
 // A source from which the thread that takes commands fetches them itself.
 struct CommandSource {
@@ -66,7 +53,7 @@ class Mailbox {
   // Moves from the item if it is taken, else leaves it unchanged.
   Outcome PutItem(WorkItem& item);
   // For the other commands.
-  void Put(Command command);
+  void Put(std::function<void(SequenceStore& store)> command);
 
   // Refuses items from now on. Items put earlier are still taken.
   void Close();

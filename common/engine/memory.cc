@@ -17,13 +17,6 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
-// Advises the huge pages inside the buffer. Only a hint: failure costs nothing but speed.
-void AdviseHugePages(char* data, size_t bytes) {
-  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + kHugePage - 1) / kHugePage * kHugePage;
-  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / kHugePage * kHugePage;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
-}
-
 // Reads the number after `key` (the first one if `key` is empty) from a file of the kernel; max if there is
 // none.
 size_t ReadBytes(const char* path, const std::string& key) {
@@ -55,7 +48,11 @@ absl::StatusOr<Buffer> Buffer::Allocate(size_t bytes, absl::string_view what) {
     return absl::ResourceExhaustedError(absl::StrCat("cannot allocate ", bytes, " bytes for ", what));
   }
   buffer.bytes_ = bytes;
-  AdviseHugePages(buffer.data(), bytes);
+  // Advises the huge pages inside the buffer. Only a hint: failure costs nothing but speed.
+  const uintptr_t data = reinterpret_cast<uintptr_t>(buffer.data());
+  const uintptr_t begin = (data + kHugePage - 1) / kHugePage * kHugePage;
+  const uintptr_t end = (data + bytes) / kHugePage * kHugePage;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);
   return buffer;
 }
 

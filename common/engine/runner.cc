@@ -13,14 +13,10 @@
 #include "common/engine/decoder/unpacked_tensors.h"
 #include "common/engine/proposers/load.h"
 #include "common/engine/self_test.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
-
-constexpr int kMaxThreads = 1024;
-constexpr int kMaxBlockSize = 1 << 20;
-constexpr int kMaxBatchRows = 1 << 16;
-constexpr int kMaxRanks = 64;
 
 int ThreadsFor(const RunnerOptions& options) {
   if (options.threads > 0) return options.threads;
@@ -28,44 +24,39 @@ int ThreadsFor(const RunnerOptions& options) {
   return sched_getaffinity(0, sizeof(set), &set) == 0 ? std::max(1, CPU_COUNT(&set)) : 1;
 }
 
-template <class... Parts>
-absl::Status Refuse(const Parts&... parts) {
-  return absl::InvalidArgumentError(absl::StrCat(parts...));
-}
-
 // Checks the backend's own options, then those that are common to all.
 absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) {
-  if (absl::Status status = backend.Check(options); !status.ok()) return status;
-  if (options.threads < 0 || options.threads > kMaxThreads) {
-    return Refuse("--threads ", options.threads, ": must be in [0, ", kMaxThreads, "]");
-  }
-  if (options.kv_blocks < 0) return Refuse("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
-  if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
-    return Refuse("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
-  }
-  if (options.block_size < 1 || options.block_size > kMaxBlockSize) {
-    return Refuse("--block-size ", options.block_size, ": must be in [1, ", kMaxBlockSize, "]");
-  }
-  if (options.max_batch_rows < 1 || options.max_batch_rows > kMaxBatchRows) {
-    return Refuse("--max-batch-tokens ", options.max_batch_rows, ": must be in [1, ", kMaxBatchRows, "]");
-  }
+  OUTRIDER_TRY(backend.Check(options));
   const ParallelOptions& parallel = options.parallel;
-  if (parallel.size < 1 || parallel.size > kMaxRanks) {
-    return Refuse("--tensor-parallel ", parallel.size, ": must be in [1, ", kMaxRanks, "]");
+  const struct {
+    const char* flag;
+    int value, least, most;
+  } ranges[] = {{"--threads", options.threads, 0, 1024},
+                {"--block-size", options.block_size, 1, 1 << 20},
+                {"--max-batch-tokens", options.max_batch_rows, 1, 1 << 16},
+                {"--tensor-parallel", parallel.size, 1, 64}};
+  for (const auto& [flag, value, least, most] : ranges) {
+    if (value < least || value > most) {
+      return Invalid(flag, " ", value, ": must be in [", least, ", ", most, "]");
+    }
+  }
+  if (options.kv_blocks < 0) return Invalid("--kv-blocks ", options.kv_blocks, ": must be auto or positive");
+  if (!(options.kv_memory_fraction > 0 && options.kv_memory_fraction <= 1)) {
+    return Invalid("--kv-memory-fraction ", options.kv_memory_fraction, ": must be in (0, 1]");
   }
   if (parallel.size > 1 && options.engine != "torch") {
-    return Refuse("--tensor-parallel ", parallel.size, ": needs --engine torch");
+    return Invalid("--tensor-parallel ", parallel.size, ": needs --engine torch");
   }
   if (options.frequent_tokens < 0) {
-    return Refuse("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
+    return Invalid("--frequent-tokens ", options.frequent_tokens, ": must be at least 0");
   }
   if (!options.matmul_algorithms.empty() && (options.engine != "native" || options.device == "cpu")) {
-    return Refuse("--matmul-algorithms ", options.matmul_algorithms,
-                  ": needs --device cuda:N and --engine native");
+    return Invalid("--matmul-algorithms ", options.matmul_algorithms,
+                   ": needs --device cuda:N and --engine native");
   }
   if (parallel.rank < 0 || parallel.rank >= parallel.size) {
-    return Refuse("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
-                  "] with --tensor-parallel ", parallel.size);
+    return Invalid("--rank ", parallel.rank, ": must be in [0, ", parallel.size - 1,
+                   "] with --tensor-parallel ", parallel.size);
   }
   return absl::OkStatus();
 }
@@ -73,71 +64,58 @@ absl::Status CheckOptions(const Backend& backend, const RunnerOptions& options) 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
-  if (!backend.ok()) return backend.status();
-  return Load(options, **backend);
+  const std::unique_ptr<Backend> backend = OUTRIDER_TRY(BackendFor(options.engine, options.device));
+  return Load(options, *backend);
 }
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options, const Backend& backend) {
-  if (absl::Status status = CheckOptions(backend, options); !status.ok()) return status;
-  absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<SafeTensors> stored = SafeTensors::Open(options.model_dir);
-  if (!stored.ok()) return stored.status();
+  OUTRIDER_TRY(CheckOptions(backend, options));
+  ModelConfig config = OUTRIDER_TRY(ReadModelConfig(options.model_dir));
+  const SafeTensors stored = OUTRIDER_TRY(SafeTensors::Open(options.model_dir));
   // No backend computes with a packed format.
   std::optional<UnpackedTensors> unpacked;
-  if (config->quantization) unpacked.emplace(*stored, *config->quantization);
-  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : *stored;
-  std::unique_ptr<Runner> runner(new Runner(options, *std::move(config)));
+  if (config.quantization) unpacked.emplace(stored, *config.quantization);
+  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : stored;
+  std::unique_ptr<Runner> runner(new Runner(options, std::move(config)));
   if (backend.IsTestedFirst()) {
-    const absl::Status status = SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_);
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_));
   }
   DecoderConfig spec = runner->config_.decoder;
   if (options.frequent_tokens > 0 && options.frequent_tokens < spec.vocab_size) {
-    absl::StatusOr<std::vector<TokenId>> frequent =
-        ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size);
-    if (!frequent.ok()) return frequent.status();
-    spec.head_tokens = runner->frequent_ = *std::move(frequent);
+    spec.head_tokens = runner->frequent_ =
+        OUTRIDER_TRY(ReadFrequentTokens(options.model_dir, options.frequent_tokens, spec.vocab_size));
   }
   const FrequentHead cut(whole, runner->config_.decoder, runner->frequent_);
   const TensorSource& weights = !spec.head_tokens.empty() ? static_cast<const TensorSource&>(cut) : whole;
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
-  absl::StatusOr<std::unique_ptr<Model>> model = backend.Load(spec, weights, sized, runner->thread_pool_);
-  if (!model.ok()) return model.status();
-  runner->model_ = *std::move(model);
-  if (options.parallel.rank == 0) runner->weights_hash_ = stored->Hash();
+  runner->model_ = OUTRIDER_TRY(backend.Load(spec, weights, sized, runner->thread_pool_));
+  if (options.parallel.rank == 0) runner->weights_hash_ = stored.Hash();
   if (options.heads.empty()) return runner;
-  absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> proposers =
-      LoadProposers({.backend = backend,
-                     .options = options,
-                     .decoder = runner->config_.decoder,
-                     .weights = whole,
-                     .weights_hash = runner->weights_hash_,
-                     .model = *runner->model_,
-                     .threads = runner->thread_pool_});
-  if (!proposers.ok()) return proposers.status();
-  runner->proposers_ = *std::move(proposers);
+  runner->proposers_ = OUTRIDER_TRY(LoadProposers({.backend = backend,
+                                                   .options = options,
+                                                   .decoder = runner->config_.decoder,
+                                                   .weights = whole,
+                                                   .weights_hash = runner->weights_hash_,
+                                                   .model = *runner->model_,
+                                                   .threads = runner->thread_pool_}));
   return runner;
 }
 
 absl::StatusOr<bool> Runner::Test(const RunnerOptions& options,
                                   absl::FunctionRef<void(absl::string_view line)> report) {
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
-  if (!backend.ok()) return backend.status();
-  if (absl::Status status = CheckOptions(**backend, options); !status.ok()) return status;
-  const absl::StatusOr<ModelConfig> config = ReadModelConfig(options.model_dir);
-  if (!config.ok()) return config.status();
+  const std::unique_ptr<Backend> backend = OUTRIDER_TRY(BackendFor(options.engine, options.device));
+  OUTRIDER_TRY(CheckOptions(*backend, options));
+  const ModelConfig config = OUTRIDER_TRY(ReadModelConfig(options.model_dir));
   ThreadPool threads(ThreadsFor(options));
-  return SelfTestInFull(**backend, config->decoder, options, threads, report);
+  return SelfTestInFull(*backend, config.decoder, options, threads, report);
 }
 
 Runner::Runner(const RunnerOptions& options, ModelConfig config)
     : options_(options), config_(std::move(config)), thread_pool_(ThreadsFor(options)) {}
 
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
-  if (absl::Status status = CheckBatch(batch, pass); !status.ok()) return status;
+  OUTRIDER_TRY(CheckBatch(batch, pass));
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
   const absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
   if (frequent_.empty() || !logits.ok()) return logits;
@@ -176,27 +154,26 @@ void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
 
 absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {
   if (block < 0 || block >= model_->kv_blocks() || slot < 0 || slot >= options_.block_size) {
-    return Refuse("slot ", slot, " of block ", block, " is not in the pool");
+    return Invalid("slot ", slot, " of block ", block, " is not in the pool");
   }
   std::vector<float> values(config_.decoder.kv_numbers());
-  const absl::Status status = model_->ReadSlot(block, slot, absl::MakeSpan(values));
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(model_->ReadSlot(block, slot, absl::MakeSpan(values)));
   return values;
 }
 
 absl::Status Runner::CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
-  if (absl::Status status = CheckPass(pass); !status.ok()) return status;
+  OUTRIDER_TRY(CheckPass(pass));
   size_t rows = 0, logit_rows = 0;
   for (size_t i = 0; i < batch.size(); ++i) {
-    if (absl::Status status = CheckSequence(i, batch[i]); !status.ok()) return status;
+    OUTRIDER_TRY(CheckSequence(i, batch[i]));
     rows += batch[i].tokens.size();
     logit_rows += static_cast<size_t>(batch[i].logit_rows);
   }
   if (logit_rows > static_cast<size_t>(kMaxLogitRows)) {
-    return Refuse("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit");
+    return Invalid("a batch with ", logit_rows, " rows of logits, at most ", kMaxLogitRows, " fit");
   }
   if (rows > static_cast<size_t>(options_.max_batch_rows)) {
-    return Refuse("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit");
+    return Invalid("a batch of ", rows, " rows, at most ", options_.max_batch_rows, " fit");
   }
   return absl::OkStatus();
 }
@@ -205,20 +182,20 @@ absl::Status Runner::CheckPass(const PassOptions& pass) const {
   const int all = config_.decoder.layers;
   const bool is_default = pass.layers == 0 && pass.taps.empty();
   if (!is_default && !model_->has_hidden_states()) {
-    return Refuse("a pass of the first layers or with taps, on an engine that shows no hidden states");
+    return Invalid("a pass of the first layers or with taps, on an engine that shows no hidden states");
   }
   if (pass.layers < 0 || pass.layers > all)
-    return Refuse("a pass of ", pass.layers, " layers, there are ", all);
+    return Invalid("a pass of ", pass.layers, " layers, there are ", all);
   const int layers = pass.layers > 0 ? pass.layers : all;
   for (const int tap : pass.taps) {
-    if (tap < 1 || tap > layers) return Refuse("a pass of ", layers, " layers with a tap after ", tap);
+    if (tap < 1 || tap > layers) return Invalid("a pass of ", layers, " layers with a tap after ", tap);
   }
   return absl::OkStatus();
 }
 
 absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) const {
   const auto refuse = [index](const auto&... parts) {
-    return Refuse("sequence ", index, " of the batch: ", parts...);
+    return Invalid("sequence ", index, " of the batch: ", parts...);
   };
   const int64_t count = static_cast<int64_t>(sequence.tokens.size());
   int64_t end = sequence.position + count;
@@ -228,7 +205,16 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   if (sequence.logit_rows < 0 || sequence.logit_rows > count) {
     return refuse(sequence.logit_rows, " rows of logits for ", count, " tokens");
   }
-  if (absl::Status status = CheckHiddenStates(sequence); !status.ok()) return refuse(status.message());
+  if (sequence.hidden_rows != 0 || !sequence.embeddings.empty()) {
+    if (!model_->has_hidden_states()) return refuse("hidden states, on an engine that shows none");
+    const int64_t hidden = config_.decoder.hidden_size;
+    const int64_t numbers = static_cast<int64_t>(sequence.embeddings.size());
+    if (sequence.hidden_rows < 0 || sequence.hidden_rows > count) {
+      return refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
+    }
+    if (numbers % hidden != 0) return refuse(numbers, " numbers of embeddings, a row has ", hidden);
+    if (numbers / hidden > count) return refuse(numbers / hidden, " embeddings for ", count, " tokens");
+  }
   if (sequence.task != nullptr) {
     if (!sequence.parents.empty()) return refuse("a task for a tree");
     if (!model_->CanRun(*sequence.task)) return refuse("a task that this model cannot run");
@@ -249,40 +235,24 @@ absl::Status Runner::CheckSequence(size_t index, const SequenceRows& sequence) c
   return absl::OkStatus();
 }
 
-absl::Status Runner::CheckHiddenStates(const SequenceRows& sequence) const {
-  if (sequence.hidden_rows == 0 && sequence.embeddings.empty()) return absl::OkStatus();
-  if (!model_->has_hidden_states()) return Refuse("hidden states, on an engine that shows none");
-  const size_t count = sequence.tokens.size(), hidden = static_cast<size_t>(config_.decoder.hidden_size);
-  if (sequence.hidden_rows < 0 || static_cast<size_t>(sequence.hidden_rows) > count) {
-    return Refuse(sequence.hidden_rows, " rows of hidden states for ", count, " tokens");
-  }
-  if (sequence.embeddings.size() % hidden != 0) {
-    return Refuse(sequence.embeddings.size(), " numbers of embeddings, a row has ", hidden);
-  }
-  if (sequence.embeddings.size() / hidden > count) {
-    return Refuse(sequence.embeddings.size() / hidden, " embeddings for ", count, " tokens");
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
   const int64_t end = sequence.position + static_cast<int64_t>(sequence.tokens.size());
   int64_t positions = end;
   if (!sequence.parents.empty()) {
     const int begin = sequence.tree_begin;
     if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
-      return Refuse("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
+      return Invalid("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
     }
     std::vector<int> levels;  // of each node, the first is 1
     for (const int parent : sequence.parents) {
       const int node = static_cast<int>(levels.size());
-      if (parent < -1 || parent >= node) return Refuse("node ", node, " follows node ", parent);
+      if (parent < -1 || parent >= node) return Invalid("node ", node, " follows node ", parent);
       levels.push_back(parent < 0 ? 1 : levels[static_cast<size_t>(parent)] + 1);
     }
     positions = begin + *std::max_element(levels.begin(), levels.end());
   }
   if (positions > model_->max_positions()) {
-    return Refuse("position ", positions - 1, ", the context has ", model_->max_positions());
+    return Invalid("position ", positions - 1, ", the context has ", model_->max_positions());
   }
   return absl::OkStatus();
 }

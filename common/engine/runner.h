@@ -51,13 +51,9 @@ class Runner {
                                    absl::FunctionRef<void(absl::string_view line)> report);
 
   // Runs one forward pass: appends each sequence's tokens to the cache and returns the requested logits,
-  // valid until the next call. INVALID_ARGUMENT, with nothing changed, for an empty sequence, a token outside
-  // the vocabulary, a position beyond the context, a node whose parent does not precede it, `parents` of the
-  // wrong length, a block table that is too short or names a block outside the pool, logit_rows or
-  // hidden_rows out of range, embeddings that are not rows of the hidden size or outnumber the tokens, a pass
-  // or tap beyond the model's layers, hidden states in or out of a model that has none, a task that the model
-  // does not support or that is for a tree, more than max_batch_rows rows, or more than kMaxLogitRows rows of
-  // logits. INTERNAL if the device fails. An empty batch returns no rows.
+  // valid until the next call. INVALID_ARGUMENT, naming the sequence, with nothing changed, for what
+  // SequenceRows and PassOptions do not allow or this model cannot do, and for more than max_batch_rows rows
+  // or kMaxLogitRows rows of logits. INTERNAL if the device fails. An empty batch returns no rows.
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass = {});
 
   // A hint that Forward will be called soon, so that sleeping threads wake up in the meantime. Thread-safe.
@@ -117,8 +113,6 @@ class Runner {
   absl::Status CheckPass(const PassOptions& pass) const;
   // Checks that the rows are within the context and that a tree is well-formed.
   absl::Status CheckPositions(const SequenceRows& sequence) const;
-  // Checks that neither hidden_rows nor the embeddings exceed the tokens.
-  absl::Status CheckHiddenStates(const SequenceRows& sequence) const;
   absl::Status CheckSequence(size_t index, const SequenceRows& sequence) const;
 
   const RunnerOptions options_;

@@ -1,14 +1,11 @@
 #include "common/engine/self_test.h"
 
-#include <functional>
-#include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/engine/stage_comparison.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -24,14 +21,13 @@ absl::StatusOr<std::vector<float>> FurtherLogits(Model& model, const SelfTestMod
   const absl::Span<const TokenId> all = tokens;
   const SequenceRows prompt = {
       .tokens = all.first(kPromptTokens), .position = 0, .blocks = blocks, .logit_rows = 0};
-  if (const auto fed = model.Forward({&prompt, 1}, {}); !fed.ok()) return fed.status();
+  OUTRIDER_TRY(model.Forward({&prompt, 1}, {}));
   const SequenceRows further = {.tokens = all.subspan(kPromptTokens),
                                 .position = kPromptTokens,
                                 .blocks = blocks,
                                 .logit_rows = kFurtherTokens};
-  const absl::StatusOr<LogitsView> logits = model.Forward({&further, 1}, {});
-  if (!logits.ok()) return logits.status();
-  return std::vector<float>(logits->data, logits->data + int64_t{logits->rows} * logits->vocab);
+  const LogitsView logits = OUTRIDER_TRY(model.Forward({&further, 1}, {}));
+  return std::vector<float>(logits.data, logits.data + int64_t{logits.rows} * logits.vocab);
 }
 
 struct LogitsDifference {
@@ -46,20 +42,16 @@ struct LogitsDifference {
 };
 
 absl::StatusOr<LogitsDifference> CompareLogits(Model& exact, Model& tested, const SelfTestModel& small) {
-  const absl::StatusOr<std::vector<float>> expected = FurtherLogits(exact, small);
-  if (!expected.ok()) return expected.status();
-  const absl::StatusOr<std::vector<float>> found = FurtherLogits(tested, small);
-  if (!found.ok()) return found.status();
-  return LogitsDifference{RelativeDifference(*expected, *found), tested.dtype()};
+  const std::vector<float> expected = OUTRIDER_TRY(FurtherLogits(exact, small));
+  const std::vector<float> found = OUTRIDER_TRY(FurtherLogits(tested, small));
+  return LogitsDifference{RelativeDifference(expected, found), tested.dtype()};
 }
 
 absl::StatusOr<LogitsDifference> CompareAtStart(const Backend& backend, const SelfTestModel& small,
                                                 ThreadPool& threads) {
-  const absl::StatusOr<std::unique_ptr<Model>> exact = small.LoadExact("native", threads);
-  if (!exact.ok()) return exact.status();
-  const absl::StatusOr<std::unique_ptr<Model>> tested = small.Load(backend, threads);
-  if (!tested.ok()) return tested.status();
-  return CompareLogits(**exact, **tested, small);
+  const std::unique_ptr<Model> exact = OUTRIDER_TRY(small.LoadExact("native", threads));
+  const std::unique_ptr<Model> tested = OUTRIDER_TRY(small.Load(backend, threads));
+  return CompareLogits(*exact, *tested, small);
 }
 
 // The check of the stages: the largest difference, in words.
@@ -69,18 +61,15 @@ absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::str
   const auto adds_to = [](std::vector<StageRecord>& passes) {
     return [&passes](const StageOutput& output) { passes.back().Add(output); };
   };
-  const absl::StatusOr<std::unique_ptr<Model>> exact =
-      small.LoadExact(exact_engine, threads, adds_to(expected));
-  if (!exact.ok()) return exact.status();
-  const absl::StatusOr<std::unique_ptr<Model>> tested = small.Load(backend, threads, adds_to(found));
-  if (!tested.ok()) return tested.status();
+  const std::unique_ptr<Model> exact =
+      OUTRIDER_TRY(small.LoadExact(exact_engine, threads, adds_to(expected)));
+  const std::unique_ptr<Model> tested = OUTRIDER_TRY(small.Load(backend, threads, adds_to(found)));
   const std::vector<BlockId> blocks = small.Blocks(0, kComparedTokens);
   const int block_size = small.options().block_size;
-  absl::Status status = RecordPasses(**exact, small.spec(), block_size, blocks, expected);
-  if (status.ok()) status = RecordPasses(**tested, small.spec(), block_size, blocks, found);
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(RecordPasses(*exact, small.spec(), block_size, blocks, expected));
+  OUTRIDER_TRY(RecordPasses(*tested, small.spec(), block_size, blocks, found));
 
-  const std::string dtype = (*tested)->dtype();
+  const std::string dtype = tested->dtype();
   const double tolerance = SelfTestTolerance(dtype);
   const auto in_words = [&](int rows, const StageDifference& stage) {
     return absl::StrFormat("by %.2g of its size in %d rows, and %s explains %g at most", stage.difference,
@@ -90,13 +79,12 @@ absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::str
   std::string most;
   for (size_t pass = 0; pass < expected.size(); ++pass) {
     const int rows = kComparedPasses[pass];
-    const absl::StatusOr<std::vector<StageDifference>> compared = DifferencesOf(expected[pass], found[pass]);
-    if (!compared.ok()) return compared.status();
-    if (const StageDifference* const wrong = FirstAbove(*compared, tolerance)) {
+    const std::vector<StageDifference> compared = OUTRIDER_TRY(DifferencesOf(expected[pass], found[pass]));
+    if (const StageDifference* const wrong = FirstAbove(compared, tolerance)) {
       return absl::FailedPreconditionError(
           absl::StrCat(wrong->finding, "; it differs ", in_words(rows, *wrong)));
     }
-    for (const StageDifference& stage : *compared) {
+    for (const StageDifference& stage : compared) {
       if (stage.difference <= largest) continue;
       largest = stage.difference;
       most = absl::StrCat(stage.name, " differs most, ", in_words(rows, stage));
@@ -125,9 +113,8 @@ absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderConfig&
                                     const RunnerOptions& options, ThreadPool& threads,
                                     absl::FunctionRef<void(absl::string_view line)> report) {
   const SelfTestModel small(spec, options, kVocab, kSelfTestTokens);
-  const absl::StatusOr<std::unique_ptr<Model>> loaded = small.Load(backend, threads);
-  if (!loaded.ok()) return loaded.status();
-  Model& tested = **loaded;
+  const std::unique_ptr<Model> loaded = OUTRIDER_TRY(small.Load(backend, threads));
+  Model& tested = *loaded;
   const std::string exact_engine = CheckNative(small.spec(), small.options()).ok() ? "native" : "torch";
   report(absl::StrFormat(
       "engine %s, device %s, dtype %s, kernels %s: %d layers, %d query heads of %d for a KV head",
@@ -135,12 +122,10 @@ absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderConfig&
       small.spec().heads, small.spec().head_dim));
 
   const auto logits = [&]() -> absl::StatusOr<std::string> {
-    const absl::StatusOr<std::unique_ptr<Model>> exact = small.LoadExact(exact_engine, threads);
-    if (!exact.ok()) return exact.status();
-    const absl::StatusOr<LogitsDifference> found = CompareLogits(**exact, tested, small);
-    if (!found.ok()) return found.status();
-    if (!found->is_rounding()) return absl::FailedPreconditionError(found->InWords());
-    return found->InWords();
+    const std::unique_ptr<Model> exact = OUTRIDER_TRY(small.LoadExact(exact_engine, threads));
+    const LogitsDifference found = OUTRIDER_TRY(CompareLogits(*exact, tested, small));
+    if (!found.is_rounding()) return absl::FailedPreconditionError(found.InWords());
+    return found.InWords();
   };
   const std::pair<const char*, std::function<absl::StatusOr<std::string>()>> checks[] = {
       {"stages", [&] { return CompareStages(backend, exact_engine, small, threads); }},

@@ -96,16 +96,13 @@ class SelfTestModel {
 // several times that of a correct engine.
 double SelfTestTolerance(const std::string& dtype);
 
-// Computes one sequence in several ways: in one pass, in chunks, token by token, beside another sequence,
-// continued in a copy of a block and, if the model supports trees, with its end as a path of a tree. All
-// logits, keys and values must have the same bits, or agree up to rounding where Model::row_invariant (for
-// the tree, Model::tree_row_invariant) is false. Returns the findings, in words; FAILED_PRECONDITION, naming
-// the way and the position, if something differs; else the errors of the model.
+// Compares the logits, keys and values of one sequence in several ways. Returns the findings, in words;
+// FAILED_PRECONDITION, naming the way and the position, if they differ more than Model::row_invariant (for
+// the tree, Model::tree_row_invariant) allows; else the errors of the model.
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small);
 
-// Runs proposals and verdicts as device tasks, under several sampling controls and both rules that devices
-// support, all in one step, and each step twice: on a GPU, the second is captured. The host makes the same
-// decisions from the model's own logits. Returns the findings, in words, even if the model has no such tasks;
+// Compares proposals and verdicts under several sampling controls, all in one step, and each step twice: on a
+// GPU, the second is captured. Returns the findings, in words, even if the model has no such tasks;
 // FAILED_PRECONDITION, naming the decision, if one differs; else the errors of the model.
 absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small);
 

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/spec/controls.h"
 #include "common/spec/proposal.h"
+#include "common/spec/status.h"
 #include "common/spec/verify.h"
 
 namespace outrider {
@@ -100,19 +99,15 @@ absl::StatusOr<std::vector<Proposal>> ProposeOnHost(Model& model, const std::vec
     std::vector<SequenceRows> batch;
     for (size_t s = 0; s < sequences.size(); ++s)
       batch.push_back(LastRows(sequences[s], texts[s], 0, nullptr));
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
-    if (!logits.ok()) return logits.status();
+    const LogitsView logits = OUTRIDER_TRY(model.Forward(batch, {}));
     for (size_t s = 0; s < sequences.size(); ++s) {
       const SequenceParams& params = sequences[s].params;
-      absl::StatusOr<Controls> controls =
-          Controls::Create(params.sampling, sequences[s].tokens.size(), logits->vocab);
-      if (!controls.ok()) return controls.status();
+      Controls controls =
+          OUTRIDER_TRY(Controls::Create(params.sampling, sequences[s].tokens.size(), logits.vocab));
       std::vector<float> row;
-      const absl::StatusOr<WeightRow> shaped =
-          Shape(*controls, texts[s], logits->row(static_cast<int>(s)), row);
-      if (!shaped.ok()) return shaped.status();
+      const WeightRow shaped = OUTRIDER_TRY(Shape(controls, texts[s], logits.row(static_cast<int>(s)), row));
       PhiloxNoise noise(params.key, sequences[s].round_start());
-      ProposalNode node = Propose(params.rule, *shaped, params.draft_top_n, texts[s].size(), noise);
+      ProposalNode node = Propose(params.rule, shaped, params.draft_top_n, texts[s].size(), noise);
       texts[s].push_back(node.token);
       AppendToChain(node.token, std::move(node.q), drafts[s]);
     }
@@ -132,25 +127,22 @@ absl::StatusOr<std::vector<Verdict>> VerifyOnHost(Model& model, const std::vecto
   std::vector<SequenceRows> batch;
   for (size_t s = 0; s < sequences.size(); ++s)
     batch.push_back(LastRows(sequences[s], texts[s], sequences[s].drafted, nullptr));
-  const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
-  if (!logits.ok()) return logits.status();
+  const LogitsView logits = OUTRIDER_TRY(model.Forward(batch, {}));
   std::vector<Verdict> verdicts;
   int first_row = 0;
   for (size_t s = 0; s < sequences.size(); ++s) {
     const Sequence& sequence = sequences[s];
-    absl::StatusOr<Controls> controls =
-        Controls::Create(sequence.params.sampling, sequence.tokens.size(), logits->vocab);
-    if (!controls.ok()) return controls.status();
+    Controls controls =
+        OUTRIDER_TRY(Controls::Create(sequence.params.sampling, sequence.tokens.size(), logits.vocab));
     std::vector<std::vector<float>> rows(static_cast<size_t>(sequence.drafted) + 1);
     const auto shape = [&](int i) {
       const absl::Span<const TokenId> context =
           absl::MakeConstSpan(texts[s]).first(sequence.tokens.size() + static_cast<size_t>(i));
-      return Shape(*controls, context, logits->row(first_row + i), rows[static_cast<size_t>(i)]);
+      return Shape(controls, context, logits.row(first_row + i), rows[static_cast<size_t>(i)]);
     };
-    absl::StatusOr<Verdict> verdict = Verify({.rule = sequence.params.rule}, sequence.draft, shape,
-                                             sequence.round_start(), sequence.params.key);
-    if (!verdict.ok()) return verdict.status();
-    verdicts.push_back(*std::move(verdict));
+    Verdict verdict = OUTRIDER_TRY(Verify({.rule = sequence.params.rule}, sequence.draft, shape,
+                                          sequence.round_start(), sequence.params.key));
+    verdicts.push_back(std::move(verdict));
     first_row += sequence.drafted + 1;
   }
   return verdicts;
@@ -211,8 +203,7 @@ absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequence
       which.push_back(s);
     }
     if (batch.empty()) return 0;
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
-    if (!logits.ok()) return logits.status();
+    OUTRIDER_TRY(model.Forward(batch, {}));
     for (const size_t s : which) {
       const std::string differs =
           run[s].status.ok() ? difference(s, run[s]) : std::string(run[s].status.message());
@@ -239,7 +230,7 @@ absl::Status MakeDrafts(const std::vector<Proposal>& proposals, int vocab, std::
       Distribution q;
       q.form = coupled ? Distribution::Form::kAbsent : Distribution::Form::kPointMass;
       const TokenId token = proposals[s][static_cast<size_t>(i)].token;
-      if (absl::Status status = Prepare(q, token, vocab, coupled); !status.ok()) return status;
+      OUTRIDER_TRY(Prepare(q, token, vocab, coupled));
       AppendToChain(token, std::move(q), sequence.draft);
     }
   }
@@ -250,42 +241,6 @@ DeviceTask Task(const Sequence& sequence, std::variant<ProposeTask, VerifyTask> 
   return {.params = &sequence.params, .round_start = sequence.round_start(), .work = std::move(work)};
 }
 
-// Checks the proposals of these sequences in one step, then the verdicts.
-absl::StatusOr<std::string> CheckTasks(Model& model, int vocab, std::vector<Sequence> sequences) {
-  for (const Sequence& sequence : sequences) {
-    const SequenceRows prompt = {
-        .tokens = absl::MakeConstSpan(sequence.tokens).first(sequence.tokens.size() - 1),
-        .position = 0,
-        .blocks = sequence.blocks,
-        .logit_rows = 0};
-    if (const auto fed = model.Forward({&prompt, 1}, {}); !fed.ok()) return fed.status();
-  }
-  const absl::StatusOr<std::vector<Proposal>> proposals = ProposeOnHost(model, sequences);
-  if (!proposals.ok()) return proposals.status();
-  std::vector<DeviceTask> tasks;
-  for (const Sequence& sequence : sequences) tasks.push_back(Task(sequence, ProposeTask{sequence.drafted}));
-  const absl::StatusOr<int> proposed =
-      RunTasks(model, sequences, tasks, "a proposal", [&](size_t s, const DeviceTask& done) {
-        const Proposal& all = (*proposals)[s];
-        return Difference(Proposal(all.begin(), all.begin() + sequences[s].drafted),
-                          std::get<ProposeTask>(done.work).proposal);
-      });
-  if (!proposed.ok()) return proposed.status();
-
-  if (absl::Status status = MakeDrafts(*proposals, vocab, sequences); !status.ok()) return status;
-  const absl::StatusOr<std::vector<Verdict>> verdicts = VerifyOnHost(model, sequences);
-  if (!verdicts.ok()) return verdicts.status();
-  tasks.clear();
-  for (const Sequence& sequence : sequences)
-    tasks.push_back(Task(sequence, VerifyTask{.draft = sequence.draft}));
-  const absl::StatusOr<int> verified =
-      RunTasks(model, sequences, tasks, "a verdict", [&](size_t s, const DeviceTask& done) {
-        return Difference((*verdicts)[s], std::get<VerifyTask>(done.work).verdict);
-      });
-  if (!verified.ok()) return verified.status();
-  return absl::StrCat(*proposed, " proposals and ", *verified, " verdicts, twice each: those of the host");
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small) {
@@ -294,7 +249,34 @@ absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& sm
     return model.CanRun(Task(sequence, ProposeTask{1})) || model.CanRun(Task(sequence, VerifyTask{}));
   });
   if (!decides) return std::string("the host makes them with this engine and device");
-  return CheckTasks(model, small.spec().vocab_size, std::move(sequences));
+  for (const Sequence& sequence : sequences) {
+    const SequenceRows prompt = {
+        .tokens = absl::MakeConstSpan(sequence.tokens).first(sequence.tokens.size() - 1),
+        .position = 0,
+        .blocks = sequence.blocks,
+        .logit_rows = 0};
+    OUTRIDER_TRY(model.Forward({&prompt, 1}, {}));
+  }
+  const std::vector<Proposal> proposals = OUTRIDER_TRY(ProposeOnHost(model, sequences));
+  std::vector<DeviceTask> tasks;
+  for (const Sequence& sequence : sequences) tasks.push_back(Task(sequence, ProposeTask{sequence.drafted}));
+  const int proposed =
+      OUTRIDER_TRY(RunTasks(model, sequences, tasks, "a proposal", [&](size_t s, const DeviceTask& done) {
+        const Proposal& all = proposals[s];
+        return Difference(Proposal(all.begin(), all.begin() + sequences[s].drafted),
+                          std::get<ProposeTask>(done.work).proposal);
+      }));
+
+  OUTRIDER_TRY(MakeDrafts(proposals, small.spec().vocab_size, sequences));
+  const std::vector<Verdict> verdicts = OUTRIDER_TRY(VerifyOnHost(model, sequences));
+  tasks.clear();
+  for (const Sequence& sequence : sequences)
+    tasks.push_back(Task(sequence, VerifyTask{.draft = sequence.draft}));
+  const int verified =
+      OUTRIDER_TRY(RunTasks(model, sequences, tasks, "a verdict", [&](size_t s, const DeviceTask& done) {
+        return Difference(verdicts[s], std::get<VerifyTask>(done.work).verdict);
+      }));
+  return absl::StrCat(proposed, " proposals and ", verified, " verdicts, twice each: those of the host");
 }
 
 }  // namespace outrider

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/engine/stage_comparison.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -78,9 +79,8 @@ absl::StatusOr<std::unique_ptr<Model>> SelfTestModel::LoadExact(const std::strin
   options.device = "cpu";
   options.dtype = "float32";
   options.observe = std::move(observe);
-  const absl::StatusOr<std::unique_ptr<Backend>> backend = BackendFor(options.engine, options.device);
-  if (!backend.ok()) return backend.status();
-  return (*backend)->Load(spec_, weights_, options, threads);
+  const std::unique_ptr<Backend> backend = OUTRIDER_TRY(BackendFor(options.engine, options.device));
+  return backend->Load(spec_, weights_, options, threads);
 }
 
 std::vector<BlockId> SelfTestModel::Blocks(int first, int tokens) const {
@@ -121,10 +121,9 @@ using Computed = std::vector<std::vector<float>>;
 absl::Status ReadSlots(Model& model, const SelfTestModel& small, absl::Span<const BlockId> blocks,
                        Computed& computed) {
   for (int position = 0; position < kComparedTokens; ++position) {
-    absl::StatusOr<std::vector<float>> slot =
-        ReadSlot(model, small.spec(), small.options().block_size, blocks, position);
-    if (!slot.ok()) return slot.status();
-    computed.push_back(*std::move(slot));
+    std::vector<float> slot =
+        OUTRIDER_TRY(ReadSlot(model, small.spec(), small.options().block_size, blocks, position));
+    computed.push_back(std::move(slot));
   }
   return absl::OkStatus();
 }
@@ -154,14 +153,13 @@ absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const
                      .position = position,
                      .blocks = blocks,
                      .logit_rows = rows});
-    const absl::StatusOr<LogitsView> logits = model.Forward(batch, {});
-    if (!logits.ok()) return logits.status();
-    for (int r = logits->rows - rows; r < logits->rows; ++r)
-      computed.emplace_back(logits->row(r).begin(), logits->row(r).end());
+    const LogitsView logits = OUTRIDER_TRY(model.Forward(batch, {}));
+    for (int r = logits.rows - rows; r < logits.rows; ++r)
+      computed.emplace_back(logits.row(r).begin(), logits.row(r).end());
     position += rows;
     ++passes;
   }
-  if (absl::Status status = ReadSlots(model, small, blocks, computed); !status.ok()) return status;
+  OUTRIDER_TRY(ReadSlots(model, small, blocks, computed));
   return computed;
 }
 
@@ -181,27 +179,23 @@ absl::StatusOr<Computed> ComputeAsTree(Model& model, const SelfTestModel& small)
     moves.push_back({kBeforeTree + 2 * depth + 1, kBeforeTree + depth});
   }
   Computed computed;
-  const auto forward = [&](const SequenceRows& rows, int first, int step) {
-    const absl::StatusOr<LogitsView> logits = model.Forward({&rows, 1}, {});
-    for (int r = first; logits.ok() && r < logits->rows; r += step)
-      computed.emplace_back(logits->row(r).begin(), logits->row(r).end());
-    return logits.status();
+  const auto forward = [&](const SequenceRows& rows, int first, int step) -> absl::Status {
+    const LogitsView logits = OUTRIDER_TRY(model.Forward({&rows, 1}, {}));
+    for (int r = first; r < logits.rows; r += step)
+      computed.emplace_back(logits.row(r).begin(), logits.row(r).end());
+    return absl::OkStatus();
   };
-  absl::Status status =
-      forward({.tokens = prompt, .position = 0, .blocks = blocks, .logit_rows = kBeforeTree}, /*first=*/0,
-              /*step=*/1);
-  if (status.ok()) {
-    status = forward({.tokens = nodes,
-                      .position = kBeforeTree,
-                      .blocks = blocks,
-                      .logit_rows = 2 * kTreeDepth,
-                      .tree_begin = kBeforeTree,
-                      .parents = parents},
-                     /*first=*/1, /*step=*/2);
-  }
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(forward({.tokens = prompt, .position = 0, .blocks = blocks, .logit_rows = kBeforeTree},
+                       /*first=*/0, /*step=*/1));
+  OUTRIDER_TRY(forward({.tokens = nodes,
+                        .position = kBeforeTree,
+                        .blocks = blocks,
+                        .logit_rows = 2 * kTreeDepth,
+                        .tree_begin = kBeforeTree,
+                        .parents = parents},
+                       /*first=*/1, /*step=*/2));
   model.MoveSlots(blocks, moves);
-  if (status = ReadSlots(model, small, blocks, computed); !status.ok()) return status;
+  OUTRIDER_TRY(ReadSlots(model, small, blocks, computed));
   return computed;
 }
 
@@ -231,30 +225,25 @@ absl::StatusOr<double> Compare(const Computed& expected, const Computed& found, 
 }  // namespace
 
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small) {
-  const absl::StatusOr<Computed> expected = Compute(model, small, kInOnePass);
-  if (!expected.ok()) return expected.status();
+  const Computed expected = OUTRIDER_TRY(Compute(model, small, kInOnePass));
   double largest = 0;
   for (const Way& way : kWays) {
-    const absl::StatusOr<Computed> found = Compute(model, small, way);
-    if (!found.ok()) return found.status();
-    const absl::StatusOr<double> difference =
-        Compare(*expected, *found, way.name, model.row_invariant(), model.dtype());
-    if (!difference.ok()) return difference.status();
-    largest = std::max(largest, *difference);
+    const Computed found = OUTRIDER_TRY(Compute(model, small, way));
+    const double difference =
+        OUTRIDER_TRY(Compare(expected, found, way.name, model.row_invariant(), model.dtype()));
+    largest = std::max(largest, difference);
   }
   const std::string chains =
       model.row_invariant()
           ? "alone, together, in chunks, beside others, in copied blocks: the same bits"
           : absl::StrFormat("alone, together, in chunks: the same up to rounding, %.2g; no more is claimed",
                             largest);
-  const absl::StatusOr<Computed> tree = ComputeAsTree(model, small);
-  if (!tree.ok()) return tree.status();
-  const absl::StatusOr<double> difference =
-      Compare(*expected, *tree, "as a tree", model.tree_row_invariant(), model.dtype());
-  if (!difference.ok()) return difference.status();
+  const Computed tree = OUTRIDER_TRY(ComputeAsTree(model, small));
+  const double difference =
+      OUTRIDER_TRY(Compare(expected, tree, "as a tree", model.tree_row_invariant(), model.dtype()));
   return absl::StrCat(chains, model.tree_row_invariant()
                                   ? "; as a tree: the same bits"
-                                  : absl::StrFormat("; as a tree: up to rounding, %.2g", *difference));
+                                  : absl::StrFormat("; as a tree: up to rounding, %.2g", difference));
 }
 
 }  // namespace outrider

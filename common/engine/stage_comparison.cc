@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -92,8 +93,7 @@ absl::StatusOr<std::vector<float>> ReadSlot(Model& model, const DecoderConfig& s
                                             absl::Span<const BlockId> blocks, int slot) {
   std::vector<float> values(spec.kv_numbers());
   const BlockId block = blocks[static_cast<size_t>(slot / block_size)];
-  const absl::Status status = model.ReadSlot(block, slot % block_size, absl::MakeSpan(values));
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(model.ReadSlot(block, slot % block_size, absl::MakeSpan(values)));
   return values;
 }
 
@@ -108,13 +108,11 @@ absl::Status RecordPasses(Model& model, const DecoderConfig& spec, int block_siz
                                .position = position,
                                .blocks = blocks,
                                .logit_rows = rows};
-    const absl::StatusOr<LogitsView> logits = model.Forward({&step, 1}, {});
-    if (!logits.ok()) return logits.status();
-    record.AddLogits(spec, *logits);
+    const LogitsView logits = OUTRIDER_TRY(model.Forward({&step, 1}, {}));
+    record.AddLogits(spec, logits);
     for (const int end = position + rows; position < end; ++position) {
-      const absl::StatusOr<std::vector<float>> slot = ReadSlot(model, spec, block_size, blocks, position);
-      if (!slot.ok()) return slot.status();
-      record.AddCached(spec, *slot);
+      const std::vector<float> slot = OUTRIDER_TRY(ReadSlot(model, spec, block_size, blocks, position));
+      record.AddCached(spec, slot);
     }
   }
   return absl::OkStatus();
@@ -137,7 +135,7 @@ absl::StatusOr<std::vector<StageDifference>> DifferencesOf(const StageRecord& ex
              stage->second.values.size() == rows * static_cast<size_t>(stage->second.columns);
     };
     if (!complete(x, expected) || !complete(y, found) || x->second.columns != y->second.columns) {
-      return absl::InvalidArgumentError(absl::StrCat(title, ": the engines do not show the same rows"));
+      return Invalid(title, ": the engines do not show the same rows");
     }
     const auto [difference, largest] = Differences(x->second.values, y->second.values);
     const Kind& made_of = kKinds[kind];

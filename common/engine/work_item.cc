@@ -1,18 +1,12 @@
 #include "common/engine/work_item.h"
 
 #include <algorithm>
-#include <initializer_list>
 
-#include "absl/strings/str_cat.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
 
 namespace outrider {
 namespace {
-
-absl::Status Refuse(absl::string_view reason, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
-}
 
 // How many positions the proposal takes.
 size_t DepthOf(const Proposal& proposal) {
@@ -41,15 +35,15 @@ absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits) {
   const size_t drafted = verify == nullptr ? 0 : verify->proposal.size();
   const size_t depth = verify == nullptr ? 0 : DepthOf(verify->proposal);
   if (n + depth > static_cast<size_t>(limits.context)) {
-    return Refuse("CONTEXT_EXCEEDED", absl::StrCat("context_exceeded: ", n, " tokens and ", depth,
-                                                   " drafted; the context has ", limits.context));
+    return InvalidFor("CONTEXT_EXCEEDED", "context_exceeded: ", n, " tokens and ", depth,
+                      " drafted; the context has ", limits.context);
   }
   const size_t room = static_cast<size_t>(limits.kv_blocks) * static_cast<size_t>(limits.block_size);
   if (n + drafted > room) {
-    return Refuse("CACHE_TOO_SMALL", absl::StrCat("cache_too_small: ", n, " tokens; the cache holds ", room));
+    return InvalidFor("CACHE_TOO_SMALL", "cache_too_small: ", n, " tokens; the cache holds ", room);
   }
   if (verify != nullptr && verify->prompt_logprobs >= 0 && item.base != 0) {
-    return Refuse("PROMPT_LOGPROBS_BASE", "prompt_logprobs_base: only with base 0");
+    return InvalidFor("PROMPT_LOGPROBS_BASE", "prompt_logprobs_base: only with base 0");
   }
   return absl::OkStatus();
 }

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -41,6 +42,14 @@ struct Answer {
   std::vector<PositionLogProbabilities> logprobs;         // of the emitted tokens
   std::vector<PositionLogProbabilities> prompt_logprobs;  // of the committed tokens, from index 1 on
 };
+
+// The answer to an item that is refused.
+inline Answer Refusal(absl::Status status, int num_computed) {
+  Answer answer;
+  answer.status = std::move(status);
+  answer.num_computed = num_computed;
+  return answer;
+}
 
 // Only computes the item's tokens: a chunk of a long prefix, or a prompt in advance.
 struct AppendWork {};

@@ -7,7 +7,6 @@
 #include "absl/time/clock.h"
 #include "common/engine/proposers/proposer.h"
 #include "common/engine/scheduler.h"
-#include "common/spec/check.h"
 #include "common/spec/status.h"
 #include "common/spec/tree_shape.h"
 
@@ -23,21 +22,6 @@ constexpr size_t kWaitingPerSequence = 4;
 // How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
-SequenceLimits LimitsOf(const Runner& runner) {
-  return {.context = runner.config().decoder.max_position_embeddings,
-          .vocab = runner.config().decoder.vocab_size,
-          .kv_blocks = runner.kv_blocks(),
-          .block_size = runner.block_size()};
-}
-
-void Refuse(const WorkItem& item, absl::Status status) {
-  Answer refusal;
-  refusal.status = std::move(status);
-  // The sender's own number, which nobody has checked.
-  refusal.num_computed = static_cast<int>(item.base);
-  item.answer(refusal);
-}
-
 // A sequence whose answer has its verdict.
 struct VerdictToFollow {
   SequenceState* sequence = nullptr;
@@ -46,28 +30,12 @@ struct VerdictToFollow {
   std::vector<float> hidden = {};
 };
 
-// `hidden` has the judged rows, if the sequence's proposer wants them.
-VerdictToFollow ToFollow(SequenceState& sequence, const HiddenView& hidden) {
-  VerdictToFollow verdict{.sequence = &sequence};
-  if (hidden.rows == 0) return verdict;
-  const std::vector<int>& path = sequence.answer().verdict->path;
-  const absl::Span<const float> row = hidden.row(path.empty() ? 0 : path.back() + 1);
-  verdict.hidden.assign(row.begin(), row.end());
-  return verdict;
-}
-
 // The proposer that the sequence's parameters name; null if there is none, or if the item in progress is
 // ProposeWork.
 Proposer* ProposerOf(const Runner& runner, const SequenceState& sequence) {
   const std::optional<ProposerKind> kind = sequence.params().proposer;
   const bool verifies = !std::holds_alternative<ProposeWork>(sequence.work());
   return kind && verifies ? runner.proposer(*kind) : nullptr;
-}
-
-// Whether the item in progress asks for a proposal and there is a proposer.
-bool WantsProposal(const Runner& runner, const SequenceState& sequence) {
-  const auto* verify = std::get_if<VerifyWork>(&sequence.work());
-  return verify != nullptr && verify->propose && ProposerOf(runner, sequence) != nullptr;
 }
 
 // The request, limited to what proposer and context allow.
@@ -104,14 +72,14 @@ absl::Status ProposeAfter(std::span<const VerdictToFollow> verdicts, Runner& run
       if (request.draft_tokens < 1 || 1 + nodes > most_rows) continue;
       if (!store.BeginProposal(sequence, proposer->SlotsFor(nodes, request.draft_tokens))) continue;
       if (rows + 1 + nodes > most_rows) {
-        if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+        OUTRIDER_TRY(ProposeTogether(*proposer, draftings));
         draftings.clear();
         rows = 0;
       }
       rows += 1 + nodes;
       draftings.push_back({.sequence = &sequence, .request = request, .hidden = verdict.hidden});
     }
-    if (absl::Status status = ProposeTogether(*proposer, draftings); !status.ok()) return status;
+    OUTRIDER_TRY(ProposeTogether(*proposer, draftings));
   }
   return absl::OkStatus();
 }
@@ -127,8 +95,11 @@ Worker::Worker(std::unique_ptr<Runner> runner, std::unique_ptr<Sampler> sampler,
       source_(std::move(source)),
       mailbox_(kWaitingPerSequence * static_cast<size_t>(options.sequences.max_sequences), source_),
       store_(
-          LimitsOf(*runner_), options.sequences,
-          [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
+          {.context = runner_->config().decoder.max_position_embeddings,
+           .vocab = runner_->config().decoder.vocab_size,
+           .kv_blocks = runner_->kv_blocks(),
+           .block_size = runner_->block_size()},
+          options.sequences, [this](BlockId from, BlockId to) { runner_->CopyBlock(from, to); },
           [this](std::span<const BlockId> blocks, std::span<const SlotMove> moves) {
             runner_->MoveSlots(blocks, moves);
           }) {
@@ -145,19 +116,15 @@ void Worker::Submit(WorkItem item) {
   item.received = absl::Now();
   CountItems(1);  // first, since the engine may finish it before this thread goes on
   const Mailbox::Outcome outcome = mailbox_.PutItem(item);
-  if (outcome != Mailbox::Outcome::kTaken) CountItems(-1);
-  switch (outcome) {
-    case Mailbox::Outcome::kTaken:
-      return runner_->Wake();
-    case Mailbox::Outcome::kFull:
-      return Refuse(item, MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY",
-                                    "server_busy: too many items wait"));
-    case Mailbox::Outcome::kClosed:
-      return Refuse(item, MakeError(absl::StatusCode::kUnavailable, "DRAINING",
-                                    "draining: the server takes no new items"));
-    case Mailbox::Outcome::kClosedAgain:
-      return;
-  }
+  if (outcome == Mailbox::Outcome::kTaken) return runner_->Wake();
+  CountItems(-1);
+  if (outcome == Mailbox::Outcome::kClosedAgain) return;
+  // With the sender's own number of computed tokens, which nobody has checked.
+  item.answer(Refusal(
+      outcome == Mailbox::Outcome::kFull
+          ? MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: too many items wait")
+          : MakeError(absl::StatusCode::kUnavailable, "DRAINING", "draining: the server takes no new items"),
+      static_cast<int>(item.base)));
 }
 
 void Worker::Run() {
@@ -166,7 +133,12 @@ void Worker::Run() {
   while (mailbox_.Take(/*busy=*/!store_.active().empty(), next_lease_check, commands)) {
     iterations_.fetch_add(1, std::memory_order_relaxed);
     for (Command& command : commands) {
-      std::visit([this](auto& c) { Handle(std::move(c)); }, command);
+      if (auto* const item = std::get_if<WorkItem>(&command)) {
+        ++items_;
+        if (SequenceState* const sequence = store_.Admit(std::move(*item))) sampler_->Begin(*sequence);
+      } else {
+        std::get<1>(command)(store_);
+      }
     }
     if (const absl::Time now = absl::Now(); now >= next_lease_check) {
       next_lease_check = now + kLeaseCheck;
@@ -185,11 +157,6 @@ void Worker::Run() {
 void Worker::CountItems(int more) {
   counted_items_.fetch_add(more, std::memory_order_relaxed);
   if (hooks_.on_items) hooks_.on_items(more);
-}
-
-void Worker::Handle(WorkItem item) {
-  ++items_;
-  if (SequenceState* sequence = store_.Admit(std::move(item))) sampler_->Begin(*sequence);
 }
 
 void Worker::EndExpired() {
@@ -346,8 +313,14 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
   std::vector<VerdictToFollow> to_follow;
   for (const Decision& decision : decisions) {
     SequenceState& sequence = *decision.sequence;
-    if (decision.done.ok() && *decision.done && WantsProposal(*runner_, sequence)) {
-      to_follow.push_back(ToFollow(sequence, decision.hidden));
+    const auto* const verify = std::get_if<VerifyWork>(&sequence.work());
+    const bool wants_proposal = verify != nullptr && verify->propose && ProposerOf(*runner_, sequence);
+    if (decision.done.ok() && *decision.done && wants_proposal) {
+      VerdictToFollow& verdict = to_follow.emplace_back(VerdictToFollow{.sequence = &sequence});
+      if (decision.hidden.rows == 0) continue;
+      const std::vector<int>& path = sequence.answer().verdict->path;
+      const absl::Span<const float> row = decision.hidden.row(path.empty() ? 0 : path.back() + 1);
+      verdict.hidden.assign(row.begin(), row.end());
     } else if (!decision.done.ok() || *decision.done) {
       store_.Finish(sequence, decision.done.status());
     }

@@ -7,7 +7,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -67,12 +66,16 @@ class Worker {
   // After Drain, the first item of each sequence is refused with UNAVAILABLE, reason DRAINING. Later items
   // get no answer but the end of their stream, so that a sender that retries at once does not spin.
   void Submit(WorkItem item);
-  // Frees the sequence. Its id is not accepted again, unless it is a branch's.
-  void Release(const SequenceId& id) { mailbox_.Put(ReleaseCommand{id}); }
-  // Drops the item of that round without an answer, if it is in progress. The sequence stays.
-  void Cancel(const SequenceId& id, uint64_t round) { mailbox_.Put(CancelCommand{id, round}); }
-  // Makes a branch an ordinary sequence, whose work in progress has this deadline.
-  void Promote(const SequenceId& id, absl::Time deadline) { mailbox_.Put(PromoteCommand{id, deadline}); }
+  // The next three do what SequenceStore's do, after the items submitted before them.
+  void Release(const SequenceId& id) {
+    mailbox_.Put([id](SequenceStore& store) { store.Release(id); });
+  }
+  void Cancel(const SequenceId& id, uint64_t round) {
+    mailbox_.Put([id, round](SequenceStore& store) { store.Cancel(id, round); });
+  }
+  void Promote(const SequenceId& id, absl::Time deadline) {
+    mailbox_.Put([id, deadline](SequenceStore& store) { store.Promote(id, deadline); });
+  }
 
   // Takes no more items. Items submitted earlier are answered as usual.
   void Drain() { mailbox_.Close(); }
@@ -111,11 +114,7 @@ class Worker {
 
   // Everything below runs on the engine thread.
   void Run();
-  void Handle(WorkItem item);
   void CountItems(int more);
-  void Handle(const ReleaseCommand& command) { store_.Release(command.id); }
-  void Handle(const CancelCommand& command) { store_.Cancel(command.id, command.round); }
-  void Handle(const PromoteCommand& command) { store_.Promote(command.id, command.deadline); }
   void EndExpired();
   void Step();
   std::vector<ScheduledSequence> Schedule();

@@ -66,12 +66,8 @@ absl::Status BlockPool::CheckInvariants() const {
     listed[block] = as;
     return absl::OkStatus();
   };
-  for (BlockId block : free_) {
-    if (absl::Status status = list(block, kFree); !status.ok()) return status;
-  }
-  for (BlockId block : cached_) {
-    if (absl::Status status = list(block, kCached); !status.ok()) return status;
-  }
+  for (BlockId block : free_) OUTRIDER_TRY(list(block, kFree));
+  for (BlockId block : cached_) OUTRIDER_TRY(list(block, kCached));
   for (BlockId block = 0; block < num_blocks(); ++block) {
     const State& state = states_[block];
     const Listed expected = state.references > 0 ? kNowhere : state.cacheable ? kCached : kFree;

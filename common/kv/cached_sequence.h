@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/block_id.h"
 #include "common/kv/block_pool.h"

@@ -6,13 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 
 namespace outrider {
@@ -27,8 +24,6 @@ struct SequenceId {
   friend H AbslHashValue(H h, const SequenceId& id) {
     return H::combine(std::move(h), id.hi, id.lo);
   }
-  // 32 hexadecimal digits.
-  std::string ToString() const { return absl::StrFormat("%016x%016x", hi, lo); }
 };
 
 // Entries keep their address until they are released, erased or expire. The last `max_tombstones` released
@@ -45,26 +40,23 @@ class LeaseTable {
     return it == index_.end() ? nullptr : &it->second->entry;
   }
 
-  // Adds a sequence whose lease starts at `now`. Null if the id is present or released.
+  // Adds a sequence whose lease starts at `now`, and whose id is neither present nor released.
   template <class... Args>
   Entry* Insert(const SequenceId& id, absl::Time now, Args&&... args) {
-    if (index_.contains(id) || released(id)) return nullptr;
     nodes_.emplace_back(id, now, std::forward<Args>(args)...);
     index_.emplace(id, std::prev(nodes_.end()));
     return &nodes_.back().entry;
   }
 
-  // Renews the lease. False if the sequence is unknown.
-  bool Touch(const SequenceId& id, absl::Time now) {
-    auto it = index_.find(id);
-    if (it == index_.end()) return false;
-    it->second->touched = now;
-    nodes_.splice(nodes_.end(), nodes_, it->second);
-    return true;
+  // Renews the lease of a sequence that is present.
+  void Touch(const SequenceId& id, absl::Time now) {
+    const auto node = index_.at(id);
+    node->touched = now;
+    nodes_.splice(nodes_.end(), nodes_, node);
   }
 
-  // Removes a sequence and remembers its id, even if it was not present. Returns whether it was present.
-  bool Release(const SequenceId& id) {
+  // Removes a sequence and remembers its id, even if it was not present.
+  void Release(const SequenceId& id) {
     if (max_tombstones_ > 0 && tombstones_.insert(id).second) {
       tombstone_order_.push_back(id);
       if (tombstone_order_.size() > max_tombstones_) {
@@ -72,28 +64,21 @@ class LeaseTable {
         tombstone_order_.pop_front();
       }
     }
-    return Erase(id);
+    Erase(id);
   }
 
-  // Removes a sequence that may come back. Returns whether it was present.
-  bool Erase(const SequenceId& id) {
+  // Removes a sequence that may come back, if it is present.
+  void Erase(const SequenceId& id) {
     auto it = index_.find(id);
-    if (it == index_.end()) return false;
+    if (it == index_.end()) return;
     nodes_.erase(it->second);
     index_.erase(it);
-    return true;
   }
 
-  // Removes every sequence that was not touched for `lease` and returns their ids. They are not remembered:
-  // the coordinator may send such a sequence again.
-  std::vector<SequenceId> Expire(absl::Time now, absl::Duration lease) {
-    std::vector<SequenceId> freed;
-    while (!nodes_.empty() && now - nodes_.front().touched >= lease) {
-      freed.push_back(nodes_.front().id);
-      index_.erase(nodes_.front().id);
-      nodes_.pop_front();
-    }
-    return freed;
+  // Removes every sequence that was not touched for `lease`. They are not remembered: the coordinator may
+  // send such a sequence again.
+  void Expire(absl::Time now, absl::Duration lease) {
+    while (!nodes_.empty() && now - nodes_.front().touched >= lease) Erase(SequenceId(nodes_.front().id));
   }
 
   // Calls visit(id, entry), least recently touched sequence first, until it returns false. This is the order

@@ -8,7 +8,10 @@ namespace outrider {
 
 PrefixIndex::PrefixIndex(BlockPool* pool, int block_size)
     : pool_(pool), block_size_(static_cast<size_t>(block_size)), key_of_(pool->num_blocks()) {
-  pool_->OnEvict([this](BlockId block) { EraseEntry(block); });
+  pool_->OnEvict([this](BlockId block) {
+    const auto it = entries_.find(key_of_[block]);
+    if (it != entries_.end() && it->second.block == block) entries_.erase(it);
+  });
 }
 
 std::span<const TokenId> PrefixIndex::TokensOf(const CachedSequence& sequence, size_t index) const {
@@ -59,11 +62,6 @@ void PrefixIndex::Insert(const CachedSequence& sequence, int n, Cursor& cursor, 
     pool_->MarkCacheable(block);
     cursor.push_back(last_id_);
   }
-}
-
-void PrefixIndex::EraseEntry(BlockId block) {
-  const auto it = entries_.find(key_of_[block]);
-  if (it != entries_.end() && it->second.block == block) entries_.erase(it);
 }
 
 }  // namespace outrider

@@ -57,7 +57,6 @@ class PrefixIndex {
   // That entry if its parent is `parent`, else null.
   const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent, uint64_t salt) const;
   std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const;
-  void EraseEntry(BlockId block);
 
   BlockPool* const pool_;
   const size_t block_size_;

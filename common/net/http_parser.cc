@@ -22,33 +22,6 @@ namespace http = boost::beast::http;
 // Boost's type changes from version to version.
 std::string ToString(const boost::beast::string_view& view) { return std::string(view.data(), view.size()); }
 
-// The characters of a host and a port (RFC 9110, 7.2).
-bool IsHost(const std::string& text) {
-  return std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~%!$&'()*+,;=:[]", c);
-  });
-}
-
-struct Target {
-  std::string path;
-  std::optional<std::string> host;  // of a target in absolute form; replaces the header (RFC 9112, 3.2.2)
-};
-
-Target ParseTarget(std::string text) {
-  Target target;
-  for (const absl::string_view scheme : {"http://", "https://"}) {
-    if (!absl::StartsWithIgnoreCase(text, scheme)) continue;
-    const size_t end = std::min(text.find_first_of("/?", scheme.size()), text.size());
-    target.host = text.substr(scheme.size(), end - scheme.size());
-    text.erase(0, end);
-    if (!absl::StartsWith(text, "/")) text.insert(0, "/");
-    break;
-  }
-  text.erase(std::min(text.find('?'), text.size()));
-  target.path = std::move(text);
-  return target;
-}
-
 }  // namespace
 
 struct HttpParser::Parser {
@@ -97,7 +70,12 @@ std::optional<HttpProblem> HttpParser::FindUncertainty() const {
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
     return HttpProblem{400, absl::StrCat("a request has one Host header, and this has ", hosts)};
   }
-  if (!IsHost(ToString(head[http::field::host]))) {
+  // The characters of a host and a port (RFC 9110, 7.2).
+  const auto may_be_in_host = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~%!$&'()*+,;=:[]", c);
+  };
+  const std::string host = ToString(head[http::field::host]);
+  if (!std::all_of(host.begin(), host.end(), may_be_in_host)) {
     return HttpProblem{400, "the Host header is not a host with or without a port"};
   }
   if (head.count(http::field::authorization) > 1) {
@@ -114,13 +92,19 @@ std::optional<HttpProblem> HttpParser::FindUncertainty() const {
 HttpRequest HttpParser::TakeHead() {
   problem_ = FindUncertainty();
   const auto& head = parser_->of_beast.get();
-  Target target = ParseTarget(ToString(head.target()));
-  HttpRequest request{.method = ToString(head.method_string()),
-                      .path = std::move(target.path),
-                      .headers = {},
-                      .body = "",
-                      .client = nullptr};
-  if (target.host) request.headers.emplace_back("Host", *std::move(target.host));
+  std::string target = ToString(head.target());
+  HttpRequest request{
+      .method = ToString(head.method_string()), .path = "", .headers = {}, .body = "", .client = nullptr};
+  for (const absl::string_view scheme : {"http://", "https://"}) {
+    if (!absl::StartsWithIgnoreCase(target, scheme)) continue;
+    // The host of a target in absolute form replaces the header (RFC 9112, 3.2.2).
+    const size_t end = std::min(target.find_first_of("/?", scheme.size()), target.size());
+    request.headers.emplace_back("Host", target.substr(scheme.size(), end - scheme.size()));
+    target.erase(0, end);
+    if (!absl::StartsWith(target, "/")) target.insert(0, "/");
+    break;
+  }
+  request.path = target.substr(0, target.find('?'));
   for (const auto& field : head) {
     request.headers.emplace_back(ToString(field.name_string()), ToString(field.value()));
   }
@@ -165,10 +149,6 @@ std::string HttpHead(const HttpResponse& response, std::optional<size_t> length,
   std::ostringstream text;
   text << head.base();
   return std::move(text).str();
-}
-
-std::string HttpChunk(absl::string_view piece) {
-  return absl::StrCat(absl::Hex(piece.size()), "\r\n", piece, "\r\n");
 }
 
 }  // namespace outrider

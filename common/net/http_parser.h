@@ -121,8 +121,5 @@ class HttpParser {
 // stays.
 std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
                      absl::string_view connection);
-std::string HttpChunk(absl::string_view piece);
-inline constexpr char kLastHttpChunk[] = "0\r\n\r\n";
-inline constexpr char kHttpContinue[] = "HTTP/1.1 100 Continue\r\n\r\n";
 
 }  // namespace outrider

@@ -30,57 +30,7 @@ struct HttpHandlers {
   std::function<HttpResponse(int status, const std::string& message, const std::string& path)> refuse;
 };
 
-// One connection of a client: its requests, one after the other, and their answers. Held by shared_ptr. One
-// executor thread.
-class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
- public:
-  // `handlers` and `limits` must outlive this. `on_busy` is called with true when a request is complete, and
-  // with false when its answer is sent or given up.
-  HttpConnection(std::shared_ptr<HttpStream> stream, const HttpHandlers& handlers, const HttpLimits& limits,
-                 std::function<void(bool)> on_busy)
-      : stream_(std::move(stream)), handlers_(handlers), limits_(limits), on_busy_(std::move(on_busy)) {}
-
-  // Serves requests until the connection ends.
-  asio::awaitable<void> Run();
-  // Called instead of Run: tells the client to come back.
-  asio::awaitable<void> TurnAway();
-
-  // Since when the connection has waited for the head of a request; nullopt if it does not.
-  std::optional<Clock::time_point> waiting_since() const { return waiting_since_; }
-
-  // Ends the connection after the answer in progress, if there is one.
-  void Finish();
-  // Ends it now.
-  void Close() {
-    waiting_since_.reset();
-    stream_->Close();
-  }
-
- private:
-  // Serves one request. False if it is the last.
-  asio::awaitable<bool> Exchange();
-  // Reads until `done`. A problem of status 0 means that the client has gone or sent nothing.
-  asio::awaitable<std::optional<HttpProblem>> Read(HttpParser& parser, bool (HttpParser::*done)() const,
-                                                   Clock::time_point deadline);
-  // Drops the empty lines before a request, which some clients send behind a body (RFC 9112, 2.2).
-  bool HasBegunRequest();
-  asio::awaitable<std::optional<HttpProblem>> ReadHead(HttpParser& parser);
-  asio::awaitable<std::optional<HttpProblem>> ReadBody(HttpParser& parser);
-  asio::awaitable<bool> Answer(const HttpParser& parser, const HttpRequest& request);
-  asio::awaitable<bool> Send(const HttpResponse& response, const HttpParser& parser, bool with_body);
-  // True if the whole answer was sent.
-  asio::awaitable<bool> SendPieces(const HttpResponse& response, std::string head, bool chunks);
-
-  const std::shared_ptr<HttpStream> stream_;
-  const HttpHandlers& handlers_;
-  const HttpLimits& limits_;
-  const std::function<void(bool)> on_busy_;
-  HttpClient client_;
-  bool first_ = true;       // no request has come yet
-  bool waiting_ = false;    // for the first byte of a request
-  bool finishing_ = false;  // the request in progress is the last
-  std::optional<Clock::time_point> waiting_since_;
-};
+class HttpConnection;
 
 // Runs all connections on a thread of its own, which calls the handlers. Thread-safe.
 class HttpServer {
@@ -113,7 +63,6 @@ class HttpServer {
   // if none waits.
   bool MakeRoom();
   void End(const Connection& connection, bool served, const std::exception_ptr& thrown);
-  void Count(bool busy);
 
   const std::unique_ptr<TlsFiles> tls_;
   const HttpLimits limits_;

@@ -6,8 +6,8 @@
 #include <boost/asio/buffer.hpp>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<TlsFiles>> TlsFiles::Open(std::string cert, std::
   std::unique_ptr<TlsFiles> files(new TlsFiles(std::move(cert), std::move(key), std::move(client_ca)));
   files->times_ = files->TimesOfFiles();
   files->checked_ = Clock::now();
-  if (absl::Status status = files->Read(); !status.ok()) return status;
+  OUTRIDER_TRY(files->Read());
   return files;
 }
 
@@ -92,15 +92,15 @@ absl::Status TlsFiles::Read() {
   boost::system::error_code error;
   fresh->set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, error);
   const auto check = [&error](const std::string& path) {
-    return error ? absl::InvalidArgumentError(absl::StrCat(path, ": ", error.message())) : absl::OkStatus();
+    return error ? Invalid(path, ": ", error.message()) : absl::OkStatus();
   };
   fresh->use_certificate_chain_file(cert_, error);
-  if (absl::Status status = check(cert_); !status.ok()) return status;
+  OUTRIDER_TRY(check(cert_));
   fresh->use_private_key_file(key_, ssl::context::pem, error);
-  if (absl::Status status = check(key_); !status.ok()) return status;
+  OUTRIDER_TRY(check(key_));
   if (!client_ca_.empty()) {
     fresh->load_verify_file(client_ca_, error);
-    if (absl::Status status = check(client_ca_); !status.ok()) return status;
+    OUTRIDER_TRY(check(client_ca_));
     fresh->set_verify_mode(ssl::verify_peer | ssl::verify_fail_if_no_peer_cert);
   }
   context_ = std::move(fresh);
@@ -123,8 +123,9 @@ std::shared_ptr<ssl::context> TlsFiles::Current() {
   return context_;
 }
 
-std::string NameOfPeer(SSL* connection) {
-  const Certificate certificate(SSL_get1_peer_certificate(connection));
+std::string HttpStream::ClientCertificate() {
+  if (!tls_) return "";
+  const Certificate certificate(SSL_get1_peer_certificate(tls_->native_handle()));
   if (certificate == nullptr) return "";
   const Names names(static_cast<GENERAL_NAMES*>(
       X509_get_ext_d2i(certificate.get(), NID_subject_alt_name, nullptr, nullptr)));
@@ -158,8 +159,6 @@ asio::awaitable<bool> HttpStream::Handshake(Clock::time_point deadline) {
   }
   co_return !error_;
 }
-
-std::string HttpStream::ClientCertificate() { return tls_ ? NameOfPeer(tls_->native_handle()) : ""; }
 
 std::string HttpStream::ClientAddress() const {
   error_code error;

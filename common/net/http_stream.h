@@ -45,10 +45,6 @@ class TlsFiles {
   std::shared_ptr<boost::asio::ssl::context> context_;
 };
 
-// The name of the peer's certificate, as gRPC has it: the first alternative name, else the common name. Empty
-// if the peer showed no certificate.
-std::string NameOfPeer(SSL* connection);
-
 // Held by shared_ptr. One executor thread; one coroutine, which never waits beyond the deadlines that it
 // gives.
 class HttpStream : public std::enable_shared_from_this<HttpStream> {
@@ -61,7 +57,8 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
 
   // Must be called first with TLS. False if it failed or took too long.
   asio::awaitable<bool> Handshake(Clock::time_point deadline);
-  // The name in the client's certificate; empty if it showed none.
+  // The name in the client's certificate, as gRPC has it: the first alternative name, else the common name.
+  // Empty if it showed none.
   std::string ClientCertificate();
   std::string ClientAddress() const;
 

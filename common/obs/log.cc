@@ -79,8 +79,7 @@ class Stderr final : public spdlog::sinks::stderr_color_sink_mt {
 
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format) {
   if (format != "json" && format != "text" && format != "auto") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--log-format: '", format, "'; allowed: auto, json, text"));
+    return Invalid("--log-format: '", format, "'; allowed: auto, json, text");
   }
   for (const auto& [name, value] : kLevels) {
     if (level != name) continue;
@@ -95,8 +94,7 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
     spdlog::set_pattern(as_json ? "%v" : "%H:%M:%S.%e %^%-7l%$ %n: %v");
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--log-level: '", level, "'; allowed: debug, info, warning, error"));
+  return Invalid("--log-level: '", level, "'; allowed: debug, info, warning, error");
 }
 
 bool LogEnabled(LogLevel level) { return spdlog::should_log(kLevels[static_cast<int>(level)].second); }

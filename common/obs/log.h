@@ -67,9 +67,4 @@ inline void LogError(absl::string_view event, std::initializer_list<LogField> fi
 // Logs the message of an exception as an error.
 void LogException(absl::string_view event, const std::exception_ptr& exception);
 
-// The event that servers log for calls without a valid token.
-inline void LogRefusedTokens(int calls) {
-  LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
-}
-
 }  // namespace outrider

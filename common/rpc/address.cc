@@ -4,8 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -34,8 +34,7 @@ bool IsUnixPath(absl::string_view address) {
 
 absl::Status CheckListenAddress(absl::string_view address) {
   if (IsUnixPath(address) || ParseHostPort(address)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", address, "' is neither HOST:PORT, with a port up to 65535, nor unix:PATH"));
+  return Invalid("'", address, "' is neither HOST:PORT, with a port up to 65535, nor unix:PATH");
 }
 
 absl::Status CheckServerAddress(absl::string_view address) {
@@ -44,8 +43,7 @@ absl::Status CheckServerAddress(absl::string_view address) {
   }
   const std::optional<HostPort> host_port = ParseHostPort(address);
   if (IsUnixPath(address) || (host_port && host_port->port != 0)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", address, "' is neither HOST:PORT, with a port from 1 to 65535, nor unix:PATH"));
+  return Invalid("'", address, "' is neither HOST:PORT, with a port from 1 to 65535, nor unix:PATH");
 }
 
 bool IsLocalAddress(absl::string_view listen) {
@@ -75,9 +73,8 @@ bool IsPublicName(absl::string_view host) {
 
 absl::Status CheckExposure(absl::string_view flag, absl::string_view listen, bool encrypts, bool insecure) {
   if (encrypts || insecure || IsLocalAddress(listen)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": ", listen, " can be reached from other hosts, and nothing is encrypted; give ",
-                   "--tls-cert and --tls-key, or --insecure to serve whoever reaches it"));
+  return Invalid(flag, ": ", listen, " can be reached from other hosts, and nothing is encrypted; give ",
+                 "--tls-cert and --tls-key, or --insecure to serve whoever reaches it");
 }
 
 }  // namespace outrider

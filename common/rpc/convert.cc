@@ -8,6 +8,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -28,17 +29,6 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
           .weights = Copy<float>(proto.sparse().weights())};
 }
 
-void SerializeDistribution(const Distribution& q, v1::Distribution* proto) {
-  if (q.form == Distribution::Form::kPointMass) {
-    proto->mutable_point_mass();
-  } else if (q.form == Distribution::Form::kSparse) {
-    proto->mutable_sparse()->mutable_ids()->Add(q.ids.begin(), q.ids.end());
-    proto->mutable_sparse()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-  } else if (q.form == Distribution::Form::kDense) {
-    proto->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
-  }
-}
-
 // `prepare` checks and completes each node.
 absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
                                     int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
@@ -47,18 +37,16 @@ absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1:
   for (int i = 0; i < nodes.size(); ++i) {
     const v1::DraftNode& node = nodes[i];
     if (node.parent() < -1 || node.parent() >= i) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_PARENT_OUT_OF_RANGE",
-                       absl::StrCat("draft[", i, "].parent: ", node.parent(), "; allowed: -1 to ", i - 1));
+      return InvalidFor("DRAFT_PARENT_OUT_OF_RANGE", "draft[", i, "].parent: ", node.parent(),
+                        "; allowed: -1 to ", i - 1);
     }
     if (node.token() >= static_cast<uint32_t>(vocab_size)) {
-      return MakeError(
-          absl::StatusCode::kInvalidArgument, "DRAFT_TOKEN_OUT_OF_RANGE",
-          absl::StrCat("draft[", i, "].token: ", node.token(), "; allowed: 0 to ", vocab_size - 1));
+      return InvalidFor("DRAFT_TOKEN_OUT_OF_RANGE", "draft[", i, "].token: ", node.token(),
+                        "; allowed: 0 to ", vocab_size - 1);
     }
     ProposalNode parsed{static_cast<TokenId>(node.token()), node.parent(), ParseDistribution(node.q())};
     if (absl::Status status = prepare(parsed); !status.ok()) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_DISTRIBUTION_INVALID",
-                       absl::StrCat("draft[", i, "].q: ", std::string(status.message())));
+      return InvalidFor("DRAFT_DISTRIBUTION_INVALID", "draft[", i, "].q: ", std::string(status.message()));
     }
     proposal.push_back(std::move(parsed));
   }
@@ -74,12 +62,11 @@ absl::Status CheckForm(Distribution& q, bool may_be_absent, int vocab_size) {
   }
   if (q.form == Distribution::Form::kAbsent && !may_be_absent) return QMissingError();
   if (q.form == Distribution::Form::kDense && q.weights.size() > size) {
-    return absl::InvalidArgumentError(absl::StrCat(q.weights.size(), " weights; allowed: at most ", size));
+    return Invalid(q.weights.size(), " weights; allowed: at most ", size);
   }
   if (q.form != Distribution::Form::kSparse) return absl::OkStatus();
   if (q.weights.size() != q.ids.size() || q.ids.size() > size) {
-    return absl::InvalidArgumentError(absl::StrCat(q.ids.size(), " ids and ", q.weights.size(),
-                                                   " weights; allowed: as many, at most ", size));
+    return Invalid(q.ids.size(), " ids and ", q.weights.size(), " weights; allowed: as many, at most ", size);
   }
   return absl::OkStatus();
 }
@@ -131,7 +118,16 @@ void SerializeProposal(std::span<const ProposalNode> proposal,
     v1::DraftNode* message = nodes->Add();
     message->set_token(static_cast<uint32_t>(node.token));
     message->set_parent(node.parent);
-    if (node.q.form != Distribution::Form::kAbsent) SerializeDistribution(node.q, message->mutable_q());
+    const Distribution& q = node.q;
+    if (q.form == Distribution::Form::kPointMass) {
+      message->mutable_q()->mutable_point_mass();
+    } else if (q.form == Distribution::Form::kSparse) {
+      auto* const sparse = message->mutable_q()->mutable_sparse();
+      sparse->mutable_ids()->Add(q.ids.begin(), q.ids.end());
+      sparse->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+    } else if (q.form == Distribution::Form::kDense) {
+      message->mutable_q()->mutable_dense()->mutable_weights()->Add(q.weights.begin(), q.weights.end());
+    }
   }
 }
 
@@ -139,8 +135,7 @@ absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape) {
   // More than any server takes, and small enough that nothing overflows.
   static constexpr uint32_t kMost = 1 << 16;
   const auto refuse = [](absl::string_view field, uint32_t value) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                     absl::StrCat("tree.", field, ": ", value, "; allowed: 1 to ", kMost));
+    return InvalidFor("TREE_OUT_OF_RANGE", "tree.", field, ": ", value, "; allowed: 1 to ", kMost);
   };
   const auto out_of_range = [](uint32_t value) { return value < 1 || value > kMost; };
   switch (shape.form_case()) {
@@ -153,9 +148,8 @@ absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape) {
     case v1::TreeShape::kBranching: {
       const auto& children = shape.branching().children();
       if (children.empty() || children.size() > kMaxDraftTokens) {
-        return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                         absl::StrCat("tree.branching.children: ", children.size(),
-                                      " entries; allowed: 1 to ", kMaxDraftTokens));
+        return InvalidFor("TREE_OUT_OF_RANGE", "tree.branching.children: ", children.size(),
+                          " entries; allowed: 1 to ", kMaxDraftTokens);
       }
       for (const uint32_t count : children) {
         if (out_of_range(count)) return refuse("branching.children", count);
@@ -165,8 +159,7 @@ absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape) {
     case v1::TreeShape::FORM_NOT_SET:
       break;
   }
-  return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                   "tree: empty; allowed: branching, chains, budget");
+  return InvalidFor("TREE_OUT_OF_RANGE", "tree: empty; allowed: branching, chains, budget");
 }
 
 v1::TreeShape SerializeShape(const TreeShape& shape) {
@@ -241,15 +234,8 @@ v1::Verdict SerializeVerdict(const Verdict& verdict) {
 }
 
 v1::TokenKind ToProto(Verdict::Kind kind) {
-  switch (kind) {
-    case Verdict::Kind::kPlain:
-      return v1::TOKEN_KIND_PLAIN;
-    case Verdict::Kind::kCorrected:
-      return v1::TOKEN_KIND_CORRECTED;
-    case Verdict::Kind::kBonus:
-      return v1::TOKEN_KIND_BONUS;
-  }
-  return v1::TOKEN_KIND_UNSPECIFIED;
+  constexpr v1::TokenKind kKinds[] = {v1::TOKEN_KIND_PLAIN, v1::TOKEN_KIND_CORRECTED, v1::TOKEN_KIND_BONUS};
+  return kKinds[static_cast<int>(kind)];
 }
 
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
@@ -262,7 +248,7 @@ absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult
     if (row.top_size() != std::min(size, vocab_size)) {
       return InvalidVerdict(absl::StrCat("a row of ", row.top_size(), " candidates"));
     }
-    if (absl::Status status = CheckTop(row.top(), vocab_size); !status.ok()) return status;
+    OUTRIDER_TRY(CheckTop(row.top(), vocab_size));
     CandidateRow& candidates = parsed.emplace_back();
     for (const v1::TokenLogprob& top : row.top()) {
       candidates.push_back({static_cast<TokenId>(top.id()), top.logprob()});
@@ -285,7 +271,7 @@ absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::Position
     }
     if (position.top_size() > most)
       return InvalidVerdict(absl::StrCat(position.top_size(), " likeliest tokens"));
-    if (absl::Status status = CheckTop(position.top(), vocab_size); !status.ok()) return status;
+    OUTRIDER_TRY(CheckTop(position.top(), vocab_size));
   }
   return absl::OkStatus();
 }
@@ -315,8 +301,7 @@ absl::StatusOr<Rule> ParseRule(v1::Rule rule) {
     case v1::RULE_COUPLED:
       return Rule::kCoupled;
     default:
-      return MakeError(absl::StatusCode::kInvalidArgument, "RULE_UNKNOWN",
-                       absl::StrCat("rule: ", static_cast<int>(rule), "; allowed: token, block, coupled"));
+      return InvalidFor("RULE_UNKNOWN", "rule: ", static_cast<int>(rule), "; allowed: token, block, coupled");
   }
 }
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -24,17 +25,6 @@ constexpr unsigned kRefreshSeconds = 1;
 constexpr char kHeader[] = "authorization";
 
 // gRPC does not report a file that it cannot use: every handshake just fails.
-absl::Status CheckPem(const std::string& path, absl::string_view what) {
-  std::ifstream in(path);
-  if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-  std::ostringstream text;
-  text << in.rdbuf();
-  if (absl::StrContains(text.str(), "-----BEGIN ") && absl::StrContains(text.str(), what)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(absl::StrCat(path, ": is not a PEM file with a ", what));
-}
-
 absl::Status CheckFiles(const std::string& cert, const std::string& key, const std::string& ca) {
   if (cert.empty() != key.empty()) {
     return absl::InvalidArgumentError("a certificate and its private key must be given together");
@@ -42,7 +32,13 @@ absl::Status CheckFiles(const std::string& cert, const std::string& key, const s
   for (const auto& [path, what] :
        {std::pair(cert, "CERTIFICATE"), std::pair(key, "PRIVATE KEY"), std::pair(ca, "CERTIFICATE")}) {
     if (path.empty()) continue;
-    if (absl::Status status = CheckPem(path, what); !status.ok()) return status;
+    std::ifstream in(path);
+    if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    std::ostringstream text;
+    text << in.rdbuf();
+    if (!absl::StrContains(text.str(), "-----BEGIN ") || !absl::StrContains(text.str(), what)) {
+      return Invalid(path, ": is not a PEM file with a ", what);
+    }
   }
   return absl::OkStatus();
 }
@@ -130,9 +126,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     }
     return grpc::InsecureServerCredentials();
   }
-  if (absl::Status status = CheckFiles(security.cert, security.key, security.client_ca); !status.ok()) {
-    return status;
-  }
+  OUTRIDER_TRY(CheckFiles(security.cert, security.key, security.client_ca));
   grpc::experimental::TlsServerCredentialsOptions options(std::make_shared<FileWatcherCertificateProvider>(
       security.key, security.cert, security.client_ca, kRefreshSeconds));
   options.watch_identity_key_cert_pairs();
@@ -142,10 +136,9 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
   }
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::experimental::TlsServerCredentials(options);
   if (!security.token_file.empty()) {
-    auto tokens = TokenFile::Open(security.token_file);
-    if (!tokens.ok()) return tokens.status();
+    auto tokens = OUTRIDER_TRY(TokenFile::Open(security.token_file));
     credentials->SetAuthMetadataProcessor(
-        std::make_shared<TokenCheck>(*std::move(tokens), security.on_refused));
+        std::make_shared<TokenCheck>(std::move(tokens), security.on_refused));
   }
   return credentials;
 }
@@ -159,7 +152,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     }
     return grpc::InsecureChannelCredentials();
   }
-  if (absl::Status status = CheckFiles(security.cert, security.key, security.ca); !status.ok()) return status;
+  OUTRIDER_TRY(CheckFiles(security.cert, security.key, security.ca));
   grpc::experimental::TlsChannelCredentialsOptions options;
   options.set_certificate_provider(std::make_shared<FileWatcherCertificateProvider>(
       security.key, security.cert, security.ca, kRefreshSeconds));
@@ -167,10 +160,9 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
   if (!security.cert.empty()) options.watch_identity_key_cert_pairs();
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::experimental::TlsCredentials(options);
   if (security.token_file.empty()) return credentials;
-  auto tokens = TokenFile::Open(security.token_file);
-  if (!tokens.ok()) return tokens.status();
+  auto tokens = OUTRIDER_TRY(TokenFile::Open(security.token_file));
   return grpc::CompositeChannelCredentials(
-      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(*std::move(tokens))));
+      credentials, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenSender>(std::move(tokens))));
 }
 
 absl::string_view BearerToken(absl::string_view authorization) {
@@ -182,7 +174,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> TokenFile::Open(const std::string& pa
   if (!std::ifstream(path)) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
   std::shared_ptr<TokenFile> file(new TokenFile(path));
   absl::MutexLock lock(&file->mutex_);
-  if (!file->Read()) return absl::InvalidArgumentError(absl::StrCat(path, ": holds no token"));
+  if (!file->Read()) return Invalid(path, ": holds no token");
   return file;
 }
 

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "google/rpc/error_details.pb.h"
@@ -10,36 +9,11 @@
 namespace outrider {
 namespace {
 
-constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
+constexpr char kRetryInfo[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr absl::string_view kReasonType = "outrider/reason";
 // Clients take 8 KiB of trailers, which hold the message twice. The message may quote what a client sent.
 constexpr size_t kMaxMessageBytes = 1000;
 constexpr size_t kMaxMetadataBytes = 200;
-
-template <class Detail>
-std::string TypeUrl() {
-  return absl::StrCat(kTypePrefix, std::string(Detail::descriptor()->full_name()));
-}
-
-// Makes an ErrorInfo of the status' reason and metadata.
-google::rpc::ErrorInfo MakeInfo(const absl::Status& status) {
-  google::rpc::ErrorInfo info;
-  info.set_reason(ReasonOf(status));
-  info.set_domain("outrider");
-  status.ForEachPayload([&](absl::string_view type, const absl::Cord& value) {
-    if (type == kReasonType || !absl::ConsumePrefix(&type, kMetadataType)) return;
-    (*info.mutable_metadata())[std::string(type)] = Excerpt(std::string(value), kMaxMetadataBytes);
-  });
-  return info;
-}
-
-// Sets the status' reason and metadata from an ErrorInfo.
-void SetInfo(const google::rpc::ErrorInfo& info, absl::Status& status) {
-  status.SetPayload(kReasonType, absl::Cord(info.reason()));
-  for (const auto& [key, value] : info.metadata()) {
-    status.SetPayload(absl::StrCat(kMetadataType, key), absl::Cord(value));
-  }
-}
 
 }  // namespace
 
@@ -52,12 +26,12 @@ absl::Status WithRetryDelay(absl::Status status, absl::Duration retry_after) {
   const absl::Duration whole = absl::Floor(retry_after, absl::Seconds(1));
   retry.mutable_retry_delay()->set_seconds(absl::ToInt64Seconds(whole));
   retry.mutable_retry_delay()->set_nanos(static_cast<int>(absl::ToInt64Nanoseconds(retry_after - whole)));
-  status.SetPayload(TypeUrl<google::rpc::RetryInfo>(), absl::Cord(retry.SerializeAsString()));
+  status.SetPayload(kRetryInfo, absl::Cord(retry.SerializeAsString()));
   return status;
 }
 
 absl::Duration RetryDelay(const absl::Status& status) {
-  const auto payload = status.GetPayload(TypeUrl<google::rpc::RetryInfo>());
+  const auto payload = status.GetPayload(kRetryInfo);
   google::rpc::RetryInfo retry;
   if (!payload || !retry.ParseFromString(std::string(*payload))) return absl::ZeroDuration();
   return absl::Seconds(retry.retry_delay().seconds()) + absl::Nanoseconds(retry.retry_delay().nanos());
@@ -67,13 +41,23 @@ google::rpc::Status ToProto(const absl::Status& status) {
   google::rpc::Status proto;
   proto.set_code(static_cast<int>(status.code()));
   proto.set_message(Excerpt(status.message(), kMaxMessageBytes));
-  if (!status.ok()) proto.add_details()->PackFrom(MakeInfo(status));
+  if (status.ok()) return proto;
+  google::rpc::ErrorInfo info;
+  info.set_reason(ReasonOf(status));
+  info.set_domain("outrider");
+  google::protobuf::Any* const first = proto.add_details();
   status.ForEachPayload([&](absl::string_view type, const absl::Cord& payload) {
-    if (absl::StartsWith(type, kMetadataType) || type == kProblemType) return;
-    google::protobuf::Any* detail = proto.add_details();
+    if (type == kReasonType || type == kProblemType) return;
+    const std::string value(payload);
+    if (absl::ConsumePrefix(&type, kMetadataType)) {
+      (*info.mutable_metadata())[std::string(type)] = Excerpt(value, kMaxMetadataBytes);
+      return;
+    }
+    google::protobuf::Any* const detail = proto.add_details();
     detail->set_type_url(std::string(type));
-    detail->set_value(std::string(payload));
+    detail->set_value(value);
   });
+  first->PackFrom(info);
   return proto;
 }
 
@@ -81,10 +65,13 @@ absl::Status FromProto(const google::rpc::Status& proto) {
   absl::Status status(static_cast<absl::StatusCode>(proto.code()), proto.message());
   for (const google::protobuf::Any& detail : proto.details()) {
     google::rpc::ErrorInfo info;
-    if (detail.UnpackTo(&info)) {
-      SetInfo(info, status);
-    } else {
+    if (!detail.UnpackTo(&info)) {
       status.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+      continue;
+    }
+    status.SetPayload(kReasonType, absl::Cord(info.reason()));
+    for (const auto& [key, value] : info.metadata()) {
+      status.SetPayload(absl::StrCat(kMetadataType, key), absl::Cord(value));
     }
   }
   return status;

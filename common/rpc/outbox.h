@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <utility>
 #include <vector>
 

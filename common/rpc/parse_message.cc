@@ -7,10 +7,8 @@
 #include <grpcpp/impl/codegen/proto_utils.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/rpc/error.h"
 #include "common/spec/status.h"
 #include "common/text/utf8.h"
 
@@ -68,15 +66,6 @@ bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::prot
   return true;
 }
 
-std::string Flatten(const grpc::ByteBuffer& bytes) {
-  std::vector<grpc::Slice> slices;
-  std::string flat;
-  if (!bytes.Dump(&slices).ok()) return flat;
-  for (const grpc::Slice& slice : slices)
-    flat.append(reinterpret_cast<const char*>(slice.begin()), slice.size());
-  return flat;
-}
-
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
@@ -88,20 +77,19 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
     size_t left = most;
     CountObjects(in, *message->GetDescriptor(), kMaxDepth, &left);
     if (left == 0) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                       absl::StrCat("not a ", std::string(message->GetDescriptor()->full_name()),
-                                    " of fewer than ", most, " texts and messages"));
+      return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()),
+                        " of fewer than ", most, " texts and messages");
     }
   }
   grpc::ProtoBufferReader reader(source);
   if (reader.status().ok() && message->ParseFromZeroCopyStream(&reader)) return absl::OkStatus();
   UnknownFieldSet fields;
-  if (fields.ParseFromString(Flatten(bytes))) {
+  grpc::ProtoBufferReader again(source);
+  if (again.status().ok() && fields.ParseFromZeroCopyStream(&again)) {
     const std::string path = FindInvalidText(fields, *message->GetDescriptor());
     if (!path.empty()) return FieldError(path, "valid UTF-8", "invalid UTF-8");
   }
-  return MakeError(absl::StatusCode::kInvalidArgument, "MESSAGE_INVALID",
-                   absl::StrCat("not a ", std::string(message->GetDescriptor()->full_name())));
+  return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()));
 }
 
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message) {

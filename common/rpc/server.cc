@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/rpc/address.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -127,22 +128,18 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   KeepCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  auto credentials = MakeServerCredentials(options.security);
-  if (!credentials.ok()) return credentials.status();
+  auto credentials = OUTRIDER_TRY(MakeServerCredentials(options.security));
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  auto main = Bind(listen, service, nullptr, *credentials, quota, options, &server->address_,
-                   poller != nullptr ? &server->queue_ : nullptr);
-  if (!main.ok()) return main.status();
-  server->server_ = *std::move(main);
+  server->server_ = OUTRIDER_TRY(Bind(listen, service, nullptr, credentials, quota, options,
+                                      &server->address_, poller != nullptr ? &server->queue_ : nullptr));
   if (!options.health_listen.empty()) {
     std::string bound;
     // Probes have no certificates, and learn only whether the process is healthy.
-    auto health = Bind(options.health_listen, nullptr, &server->nothing_, grpc::InsecureServerCredentials(),
-                       quota, options, &bound, nullptr);
-    if (!health.ok()) return health.status();
-    server->health_server_ = *std::move(health);
+    server->health_server_ =
+        OUTRIDER_TRY(Bind(options.health_listen, nullptr, &server->nothing_,
+                          grpc::InsecureServerCredentials(), quota, options, &bound, nullptr));
   }
   if (poller != nullptr) poller->Attach(server->queue_.get());
   server->poller_ = poller;

@@ -12,6 +12,7 @@
 #include "common/obs/version.h"
 #include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -37,19 +38,8 @@ struct Flags {
   bool has_several() const { return services.size() > 1; }
 };
 
-void DefineParallelFlags(CLI::App& app, ParallelOptions& parallel) {
-  app.add_option("--tensor-parallel", parallel.size,
-                 "processes that share the model, with --engine torch; each is started with its --rank")
-      ->capture_default_str();
-  app.add_option("--rank", parallel.rank,
-                 "which of these processes this is, from 0; only rank 0 listens at any address")
-      ->capture_default_str();
-  app.add_option("--rendezvous", parallel.rendezvous,
-                 "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption")
-      ->capture_default_str();
-}
-
 void DefineFlags(CLI::App& app, Flags& flags) {
+  app.option_defaults()->always_capture_default();
   for (ServiceFlags& service : flags.services) {
     app.add_option(service.prefix + "model", service.runner.model_dir, "Hugging Face directory of the model")
         ->required();
@@ -57,15 +47,13 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   }
   DefineListenFlags(app, flags.process);
   app.add_option("--engine", flags.runner.engine,
-                 "native: kernels of this project; torch: libtorch, exact up to rounding")
-      ->capture_default_str();
-  app.add_option("--device", flags.runner.device, "cpu or cuda:N")->capture_default_str();
+                 "native: kernels of this project; torch: libtorch, exact up to rounding");
+  app.add_option("--device", flags.runner.device, "cpu or cuda:N");
   for (ServiceFlags& service : flags.services) {
     app.add_option(
-           service.prefix + "dtype", service.runner.dtype,
-           "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
-           "float32 or bfloat16 with --engine torch")
-        ->capture_default_str();
+        service.prefix + "dtype", service.runner.dtype,
+        "auto, float32, bfloat16 or int8 (weights) on the CPU; auto, bfloat16 or fp8 on a GPU; auto, "
+        "float32 or bfloat16 with --engine torch");
   }
   for (ServiceFlags& service : flags.services) {
     app.add_option(service.prefix + "matmul-algorithms", service.runner.matmul_algorithms,
@@ -74,12 +62,18 @@ void DefineFlags(CLI::App& app, Flags& flags) {
         ->type_name("FILE");
   }
   // Ranks that share a model have a process each.
-  if (!flags.has_several()) DefineParallelFlags(app, flags.runner.parallel);
+  if (ParallelOptions& parallel = flags.runner.parallel; !flags.has_several()) {
+    app.add_option("--tensor-parallel", parallel.size,
+                   "processes that share the model, with --engine torch; each is started with its --rank");
+    app.add_option("--rank", parallel.rank,
+                   "which of these processes this is, from 0; only rank 0 listens at any address");
+    app.add_option("--rendezvous", parallel.rendezvous,
+                   "HOST:PORT where rank 0 waits for the other ranks, without authentication or encryption");
+  }
   app.add_option("--threads", flags.runner.threads,
                  flags.has_several() ? "threads that compute, for each model; 0: one per CPU"
                                      : "threads that compute; 0: one per CPU")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 1024));
   app.add_option("--kv-blocks", flags.runner.kv_blocks,
                  flags.has_several() ? "blocks of each KV cache; auto: what fits the memory"
                                      : "blocks of the KV cache; auto: what fits the memory")
@@ -90,34 +84,25 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                                        "their KV caches together; for --kv-blocks auto"
                                      : "of the free memory (of the device), for --kv-blocks auto; draft and "
                                        "target may share it")
-      ->check(CLI::Range(0.001, 1.0))
-      ->capture_default_str();
-  app.add_option("--block-size", flags.runner.block_size, "tokens a block")
-      ->check(CLI::Range(1, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(0.001, 1.0));
+  app.add_option("--block-size", flags.runner.block_size, "tokens a block")->check(CLI::Range(1, 1024));
   app.add_option("--max-batch-tokens", flags.worker.max_batch_rows, "most rows of a forward pass")
-      ->check(CLI::Range(32, 1 << 16))
-      ->capture_default_str();
+      ->check(CLI::Range(32, 1 << 16));
   app.add_flag("--prefix-cache,!--no-prefix-cache", flags.worker.sequences.prefix_cache,
                "keep blocks for prompts that begin alike; on");
   app.add_option("--max-sequences", flags.worker.sequences.max_sequences, "most sequences that are kept")
-      ->check(CLI::Range(1, 1 << 20))
-      ->capture_default_str();
+      ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")
-      ->check(CLI::Range(1, kMaxDraftTokens))
-      ->capture_default_str();
+      ->check(CLI::Range(1, kMaxDraftTokens));
   app.add_option("--max-tree-nodes", flags.max_tree_nodes,
                  "most drafted tokens of a tree, in which several compete for a position; 0: only chains")
-      ->check(CLI::Range(0, 1024))
-      ->capture_default_str();
+      ->check(CLI::Range(0, 1024));
   app.add_option("--lease", flags.lease_seconds, "seconds until an untouched sequence is freed")
-      ->check(CLI::Range(0.1, 1e6))
-      ->capture_default_str();
+      ->check(CLI::Range(0.1, 1e6));
   app.add_option("--stall-timeout", flags.stall_seconds,
                  "seconds without a finished step, while items wait, after which health says that the engine "
                  "hangs; more than the longest step takes; 0: never")
-      ->check(CLI::Range(0.0, 1e6))
-      ->capture_default_str();
+      ->check(CLI::Range(0.0, 1e6));
   app.add_flag("--self-test", flags.self_test,
                "tests engine, device and dtype on a small made-up model with the heads of this one, prints a "
                "line a check, and ends: with 0 if all passed");
@@ -160,25 +145,21 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
 
 // Checks what can be known of the models before they are loaded, which takes long.
 absl::Status Check(const Models& models, const Flags& flags) {
-  for (const std::unique_ptr<ServedModel>& model : models) {
-    if (absl::Status status = model->Check(); !status.ok()) return status;
-  }
+  for (const std::unique_ptr<ServedModel>& model : models) OUTRIDER_TRY(model->Check());
   const ServiceFlags& first = flags.services.front();
   for (size_t i = 1; i < models.size(); ++i) {
     const ServiceFlags& other = flags.services[i];
     if (other.listen == first.listen && !absl::EndsWith(other.listen, ":0")) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same"));
+      return Invalid(other.prefix, "listen ", other.listen, ": ", first.prefix, "listen is the same");
     }
     const std::string& algorithms = other.runner.matmul_algorithms;
     if (!algorithms.empty() && algorithms == first.runner.matmul_algorithms) {
-      return absl::InvalidArgumentError(absl::StrCat(other.prefix, "matmul-algorithms ", algorithms, ": ",
-                                                     first.prefix, "matmul-algorithms is the same"));
+      return Invalid(other.prefix, "matmul-algorithms ", algorithms, ": ", first.prefix,
+                     "matmul-algorithms is the same");
     }
     if (!models[i]->SpeaksAs(*models.front())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
-                       first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens"));
+      return Invalid(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
+                     first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens");
     }
   }
   return absl::OkStatus();
@@ -221,14 +202,13 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
 // Returns only if it cannot start, with the reason.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   const Models models = MakeModels(program, flags);
-  if (absl::Status status = Check(models, flags); !status.ok()) return status;
+  OUTRIDER_TRY(Check(models, flags));
   Load(models, flags);
   if (flags.runner.parallel.rank > 0) models.front()->Follow();
   std::vector<Endpoint> endpoints;
   for (const std::unique_ptr<ServedModel>& model : models) endpoints.push_back(model->Start());
-  const auto started = ServerProcess::Start(flags.process, endpoints);
-  if (!started.ok()) return started.status();
-  ServerProcess& process = **started;
+  const auto started = OUTRIDER_TRY(ServerProcess::Start(flags.process, endpoints));
+  ServerProcess& process = *started;
   for (size_t i = 0; i < models.size(); ++i) models[i]->Serve(process, i);
   process.SetServing(true);
   for (size_t i = 0; i < models.size(); ++i) models[i]->LogServing(process, i);

@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -49,23 +51,11 @@ std::shared_ptr<const SequenceParams> ParseParams(const v1::SequenceParams& prot
 absl::StatusOr<SequenceId> ParseSequenceId(const std::string& bytes) {
   SequenceId id;
   if (bytes.size() != sizeof(id.hi) + sizeof(id.lo)) {
-    return InvalidItem("SEQUENCE_ID_INVALID",
-                       absl::StrCat("sequence_id: ", bytes.size(), " bytes; allowed: 16"));
+    return InvalidFor("SEQUENCE_ID_INVALID", "sequence_id: ", bytes.size(), " bytes; allowed: 16");
   }
   std::memcpy(&id.hi, bytes.data(), sizeof(id.hi));
   std::memcpy(&id.lo, bytes.data() + sizeof(id.hi), sizeof(id.lo));
   return id;
-}
-
-std::string SerializeSequenceId(const SequenceId& id) {
-  std::string bytes(sizeof(id.hi) + sizeof(id.lo), '\0');
-  std::memcpy(bytes.data(), &id.hi, sizeof(id.hi));
-  std::memcpy(bytes.data() + sizeof(id.hi), &id.lo, sizeof(id.lo));
-  return bytes;
-}
-
-absl::Status InvalidItem(absl::string_view reason, absl::string_view message) {
-  return MakeError(absl::StatusCode::kInvalidArgument, reason, message);
 }
 
 absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {
@@ -74,10 +64,8 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top) {
 }
 
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n) {
-  absl::StatusOr<SequenceId> id = ParseSequenceId(update.sequence_id());
-  if (!id.ok()) return id.status();
   WorkItem item;
-  item.id = *id;
+  item.id = OUTRIDER_TRY(ParseSequenceId(update.sequence_id()));
   item.round = update.round();
   item.base = update.base();
   item.prefix_hash = update.prefix_hash();

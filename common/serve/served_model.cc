@@ -14,19 +14,11 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/rpc/server.h"
-#include "common/serve/serve_item.h"
+#include "common/spec/status.h"
 #include "common/text/tokenizer.h"
 
 namespace outrider {
 namespace {
-
-// The most nodes of a tree: they and the token before them must be rows of one step, and a proposal whose
-// nodes have whole rows as q must fit a message.
-int MaxTreeNodes(const Runner& runner, const ServedModelOptions& options) {
-  const int64_t row_bytes = int64_t{sizeof(float)} * runner.config().decoder.vocab_size;
-  return static_cast<int>(std::min<int64_t>(
-      {options.max_tree_nodes, options.worker.max_batch_rows - 1, kMaxMessageBytes / row_bytes}));
-}
 
 v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
                         uint64_t tokenizer_fingerprint) {
@@ -40,7 +32,11 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
-  info.set_max_tree_nodes(static_cast<uint32_t>(MaxTreeNodes(runner, options)));
+  // A tree's nodes and the token before them must be rows of one step, and a proposal whose nodes have whole
+  // rows as q must fit a message.
+  const int64_t row_bytes = int64_t{sizeof(float)} * config.decoder.vocab_size;
+  info.set_max_tree_nodes(static_cast<uint32_t>(std::min<int64_t>(
+      {options.max_tree_nodes, options.worker.max_batch_rows - 1, kMaxMessageBytes / row_bytes})));
   info.set_max_message_bytes(kMaxMessageBytes);
   info.set_engine(options.runner.engine);
   info.set_row_invariant(runner.row_invariant());
@@ -70,7 +66,7 @@ void Raise(prometheus::Counter* counter, int64_t to) {
 
 }  // namespace
 
-WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& name) : name_(name) {
+Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& name) {
   const auto gauge = [&](const char* metric, const char* help) {
     return AddGauge(registry, absl::StrCat(name, "_", metric), help);
   };
@@ -81,52 +77,52 @@ WorkerMetrics::WorkerMetrics(prometheus::Registry& registry, const std::string& 
                              const prometheus::Histogram::BucketBoundaries& buckets) {
     return AddHistogram(registry, absl::StrCat(name, "_", metric), help, buckets);
   };
-  sequences_ = gauge("sequences", "Sequences that the server holds.");
-  items_ = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
-  blocks_used_ = gauge("kv_blocks_used", "Blocks of the KV cache in use.");
-  blocks_cached_ = gauge("kv_blocks_cached",
-                         "Blocks of the KV cache that no sequence uses, kept for prompts that begin alike.");
-  blocks_free_ = gauge("kv_blocks_free", "Blocks of the KV cache that are free.");
-  prefix_queried_ = counter("prefix_cache_queries_total", "Tokens that were looked for in the prefix cache.");
-  prefix_hit_ = counter("prefix_cache_hits_total", "Of them, those found and not computed again.");
-  preemptions_ = counter("preemptions_total", "Sequences that lost their cache because blocks ran out.");
-  step_seconds_ =
+  auto* const sequences = gauge("sequences", "Sequences that the server holds.");
+  auto* const items = gauge("items_in_progress", "Items that are being worked on or wait for the engine.");
+  auto* const blocks_used = gauge("kv_blocks_used", "Blocks of the KV cache in use.");
+  auto* const blocks_cached = gauge(
+      "kv_blocks_cached", "Blocks of the KV cache that no sequence uses, kept for prompts that begin alike.");
+  auto* const blocks_free = gauge("kv_blocks_free", "Blocks of the KV cache that are free.");
+  auto* const prefix_queried =
+      counter("prefix_cache_queries_total", "Tokens that were looked for in the prefix cache.");
+  auto* const prefix_hit = counter("prefix_cache_hits_total", "Of them, those found and not computed again.");
+  auto* const preemptions =
+      counter("preemptions_total", "Sequences that lost their cache because blocks ran out.");
+  auto* const step_seconds =
       histogram("step_duration_seconds", "Duration of a forward pass, in seconds.",
                 {1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 1e-1, 2e-1, 5e-1, 1, 2, 5});
-  batch_sequences_ =
+  auto* const batch_sequences =
       histogram("batch_sequences", "Sequences in a forward pass.", {1, 2, 4, 8, 16, 32, 64, 128});
-  batch_rows_ = histogram("batch_rows", "Rows (tokens) in a forward pass.",
-                          {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
-  graph_captures_ = counter("graph_captures_total", "Steps captured as CUDA graphs, one for each shape.");
-  graph_captures_ended_ = gauge("graph_captures_ended",
-                                "1 once a capture failed, after which no step is captured any more, else 0.");
-}
-
-Worker::Hooks WorkerMetrics::Hooks() {
-  return {[this](const StepStats& stats) {
-            step_seconds_->Observe(absl::ToDoubleSeconds(stats.duration));
-            batch_sequences_->Observe(stats.sequences);
-            batch_rows_->Observe(stats.rows);
+  auto* const batch_rows = histogram("batch_rows", "Rows (tokens) in a forward pass.",
+                                     {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024});
+  auto* const graph_captures =
+      counter("graph_captures_total", "Steps captured as CUDA graphs, one for each shape.");
+  auto* const graph_captures_ended = gauge(
+      "graph_captures_ended", "1 once a capture failed, after which no step is captured any more, else 0.");
+  return {[=](const StepStats& stats) {
+            step_seconds->Observe(absl::ToDoubleSeconds(stats.duration));
+            batch_sequences->Observe(stats.sequences);
+            batch_rows->Observe(stats.rows);
           },
-          [this](const SequenceStoreCounts& counts) {
-            sequences_->Set(counts.sequences);
-            blocks_used_->Set(counts.blocks_used);
-            blocks_cached_->Set(counts.blocks_cached);
-            blocks_free_->Set(counts.blocks_free);
-            Raise(prefix_queried_, counts.prefix_queried);
-            Raise(prefix_hit_, counts.prefix_hit);
-            Raise(preemptions_, counts.preemptions);
+          [=](const SequenceStoreCounts& counts) {
+            sequences->Set(counts.sequences);
+            blocks_used->Set(counts.blocks_used);
+            blocks_cached->Set(counts.blocks_cached);
+            blocks_free->Set(counts.blocks_free);
+            Raise(prefix_queried, counts.prefix_queried);
+            Raise(prefix_hit, counts.prefix_hit);
+            Raise(preemptions, counts.preemptions);
           },
-          [this](int more) { items_->Increment(more); },
-          /*on_failure=*/nullptr, [this](const GraphCaptures& captures) { Show(captures); }};
-}
-
-void WorkerMetrics::Show(const GraphCaptures& captures) {
-  Raise(graph_captures_, captures.count);
-  if (captures.failure.ok() || graph_captures_ended_->Value() == 1) return;
-  graph_captures_ended_->Set(1);
-  LogWarning("steps are no longer captured",
-             {{"serves", name_}, {"captured", captures.count}, {"error", captures.failure.message()}});
+          [=](int more) { items->Increment(more); },
+          /*on_failure=*/nullptr,
+          [=](const GraphCaptures& captures) {
+            Raise(graph_captures, captures.count);
+            if (captures.failure.ok() || graph_captures_ended->Value() == 1) return;
+            graph_captures_ended->Set(1);
+            LogWarning(
+                "steps are no longer captured",
+                {{"serves", name}, {"captured", captures.count}, {"error", captures.failure.message()}});
+          }};
 }
 
 double KvBudget::PoolBytes(double free_bytes, size_t block_bytes) {
@@ -148,25 +144,13 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
   };
 }
 
-ServedModel::ServedModel(const ModelServiceSpec& spec, ServedModelOptions options)
-    : spec_(spec),
-      options_(std::move(options)),
-      metrics_(*registry_, spec.name),
-      stalled_(AddGauge(*registry_, absl::StrCat(spec.name, "_engine_stalled"),
-                        "1 while the engine hangs, else 0.")) {}
-
 absl::Status ServedModel::Check() {
-  const auto config = ReadModelConfig(options_.runner.model_dir);
-  if (!config.ok()) return config.status();
-  const auto tokenizer = Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json"));
-  if (!tokenizer.ok()) return tokenizer.status();
-  tokenizer_ = (*tokenizer)->Fingerprint();
-  eos_ids_ = config->eos_token_ids;
+  const auto config = OUTRIDER_TRY(ReadModelConfig(options_.runner.model_dir));
+  const auto tokenizer =
+      OUTRIDER_TRY(Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json")));
+  tokenizer_ = tokenizer->Fingerprint();
+  eos_ids_ = config.eos_token_ids;
   return absl::OkStatus();
-}
-
-bool ServedModel::SpeaksAs(const ServedModel& other) const {
-  return tokenizer_ == other.tokenizer_ && eos_ids_ == other.eos_ids_;
 }
 
 void ServedModel::Load(KvBudget* budget) {
@@ -193,9 +177,7 @@ absl::Status ServedModel::TryToLoad() {
     LogInfo("waiting for the other ranks",
             {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
   };
-  absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(options_.runner);
-  if (!runner.ok()) return runner.status();
-  runner_ = *std::move(runner);
+  runner_ = OUTRIDER_TRY(Runner::Load(options_.runner));
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
   info_ = Describe(*runner_, options_, tokenizer_);
   if (spec_.complete_info) spec_.complete_info(info_);
@@ -230,7 +212,7 @@ Endpoint ServedModel::Start() {
   AddGauge(*registry_, absl::StrCat(spec_.name, "_model_info"), "1; which model is served, and how.",
            {{"model", info_.model()}, {"dtype", info_.dtype()}, {"device", info_.device()}})
       ->Set(1);
-  Worker::Hooks hooks = metrics_.Hooks();
+  Worker::Hooks hooks = MetricHooks(*registry_, spec_.name);
   // A GPU that failed does not come back in this process; whoever started it starts another.
   hooks.on_failure = [](const absl::Status& why) { EndProcess(why); };
   // The engine thread reads its items itself.
@@ -253,9 +235,11 @@ Endpoint ServedModel::Start() {
 void ServedModel::Serve(ServerProcess& process, size_t endpoint) {
   service_->Serve(process.rpc(endpoint));
   process.SetModelName(info_.model(), endpoint);
+  auto* const stalled =
+      AddGauge(*registry_, absl::StrCat(spec_.name, "_engine_stalled"), "1 while the engine hangs, else 0.");
   watch_.emplace(absl::StrCat(spec_.name, " engine"), options_.stall_timeout, EngineIsStuck(*worker_),
-                 [this, &process](bool hangs) {
-                   stalled_->Set(hangs ? 1 : 0);
+                 [stalled, &process](bool hangs) {
+                   stalled->Set(hangs ? 1 : 0);
                    process.CountStall(hangs);
                  });
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -32,35 +33,9 @@ namespace outrider {
 // outlive the result.
 std::function<bool()> EngineIsStuck(const Worker& worker);
 
-// Prometheus metrics of the worker. Outlives it.
-class WorkerMetrics {
- public:
-  // Adds the metrics outrider_<name>_... to a registry, which outlives this. `name` is also that of the model
-  // in the log.
-  WorkerMetrics(prometheus::Registry& registry, const std::string& name);
-
-  // The hooks that update the metrics, all but on_failure.
-  Worker::Hooks Hooks();
-
- private:
-  // Logs the first failure.
-  void Show(const GraphCaptures& captures);
-
-  const std::string name_;
-  prometheus::Gauge* sequences_;
-  prometheus::Gauge* items_;
-  prometheus::Gauge* blocks_used_;
-  prometheus::Gauge* blocks_cached_;
-  prometheus::Gauge* blocks_free_;
-  prometheus::Counter* prefix_queried_;
-  prometheus::Counter* prefix_hit_;
-  prometheus::Counter* preemptions_;
-  prometheus::Histogram* step_seconds_;
-  prometheus::Histogram* batch_sequences_;
-  prometheus::Histogram* batch_rows_;
-  prometheus::Counter* graph_captures_;
-  prometheus::Gauge* graph_captures_ended_;
-};
+// Hooks that update the metrics outrider_<name>_... of a registry, which outlives them; all but on_failure.
+// `name` is also that of the model in the log.
+Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& name);
 
 // Divides memory among the KV pools of the models that one process loads at the same time.
 //
@@ -101,12 +76,15 @@ struct ServedModelOptions {
 class ServedModel {
  public:
   // `spec` must outlive it.
-  ServedModel(const ModelServiceSpec& spec, ServedModelOptions options);
+  ServedModel(const ModelServiceSpec& spec, ServedModelOptions options)
+      : spec_(spec), options_(std::move(options)) {}
 
   // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
   // Whether both models have the same tokens, and the same ones that end a text.
-  bool SpeaksAs(const ServedModel& other) const;
+  bool SpeaksAs(const ServedModel& other) const {
+    return tokenizer_ == other.tokenizer_ && eos_ids_ == other.eos_ids_;
+  }
   // Loads the model, or ends the process. Any thread. `budget` divides the memory among models; null if there
   // is only one.
   void Load(KvBudget* budget);
@@ -138,8 +116,6 @@ class ServedModel {
   v1::ServerInfo info_;
 
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
-  WorkerMetrics metrics_;
-  prometheus::Gauge* const stalled_;
   std::optional<QueuePoller> poller_;
   std::unique_ptr<StreamService> service_;
   std::optional<Worker> worker_;  // ends first: its thread uses the others

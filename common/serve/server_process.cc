@@ -23,6 +23,7 @@
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
 #include "common/rpc/queue_poller.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -30,17 +31,9 @@ namespace {
 // gRPC silently drops a listener that fails to accept, for example for lack of descriptors.
 constexpr absl::Duration kPortTimeout = absl::Seconds(16);
 
-// Raises the limit to what the administrator allows, from what a shell starts with.
-void RaiseDescriptorLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
   const absl::Status status = CheckListenAddress(listen);
-  return status.ok() ? status : absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+  return status.ok() ? status : Invalid(flag, ": ", status.message());
 }
 
 // Scrapers are few.
@@ -170,7 +163,11 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   }
   // Nobody need read the log: a write to a closed pipe must fail, not end the process.
   signal(SIGPIPE, SIG_IGN);
-  RaiseDescriptorLimit();
+  // Raises the limit of descriptors to what the administrator allows, from what a shell starts with.
+  if (rlimit limit{}; getrlimit(RLIMIT_NOFILE, &limit) == 0) {
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
   GiveQueuesTheirConnections();
   std::string error;
   try {
@@ -223,18 +220,19 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     if (!status.ok()) return status;
   }
   if (const std::string& health = flags.server.health_listen; !health.empty()) {
-    if (absl::Status status = CheckAddress("--health-listen", health); !status.ok()) return status;
+    OUTRIDER_TRY(CheckAddress("--health-listen", health));
   }
   std::unique_ptr<ServerProcess> process(new ServerProcess(flags.drain_seconds));
   AddGauge(*endpoints.front().registry, "build_info", "1; which version this is.",
            {{"version", std::string(kVersion)}})
       ->Set(1);
   ServerOptions options = flags.server;
-  options.security.on_refused = LogRefusedTokens;
+  options.security.on_refused = [](int calls) {
+    LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
+  };
   for (const Endpoint& endpoint : endpoints) {
-    auto rpc = RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller);
-    if (!rpc.ok()) return rpc.status();
-    process->rpcs_.push_back(*std::move(rpc));
+    auto rpc = OUTRIDER_TRY(RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller));
+    process->rpcs_.push_back(std::move(rpc));
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();
   }
@@ -247,9 +245,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
         [process = process.get()](bool closed) { process->CountStall(closed); }));
   }
   if (!flags.metrics_listen.empty()) {
-    auto metrics = ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()});
-    if (!metrics.ok()) return metrics.status();
-    process->metrics_ = *std::move(metrics);
+    process->metrics_ =
+        OUTRIDER_TRY(ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()}));
   }
   return process;
 }

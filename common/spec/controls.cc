@@ -77,28 +77,26 @@ bool SomeTokenIsLeft(const SamplingParams& params, int vocab) {
 }  // namespace
 
 absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
-  // Written so that NaN fails.
-  if (!(params.temperature >= 0 && params.temperature <= 100)) {
-    return OutOfRange("temperature", params.temperature, "[0, 100]");
-  }
   if (params.top_k < 0) return OutOfRange("top_k", params.top_k, "[0, 2147483647]");
-  if (!(params.top_p > 0 && params.top_p <= 1)) return OutOfRange("top_p", params.top_p, "(0, 1]");
-  if (!(params.min_p >= 0 && params.min_p <= 1)) return OutOfRange("min_p", params.min_p, "[0, 1]");
-  // A logit divided by it stays finite.
-  if (!(params.repetition_penalty >= 0.01 && params.repetition_penalty <= 10)) {
-    return OutOfRange("repetition_penalty", params.repetition_penalty, "[0.01, 10]");
+  const struct {
+    const char* field;
+    double value, least, most;
+    const char* range;
+  } ranges[] = {{"temperature", params.temperature, 0, 100, "[0, 100]"},
+                {"top_p", params.top_p, std::numeric_limits<double>::denorm_min(), 1, "(0, 1]"},
+                {"min_p", params.min_p, 0, 1, "[0, 1]"},
+                // A logit divided by it stays finite.
+                {"repetition_penalty", params.repetition_penalty, 0.01, 10, "[0.01, 10]"},
+                {"presence_penalty", params.presence_penalty, -2, 2, "[-2, 2]"},
+                {"frequency_penalty", params.frequency_penalty, -2, 2, "[-2, 2]"}};
+  for (const auto& [field, value, least, most, range] : ranges) {
+    if (!(value >= least && value <= most)) return OutOfRange(field, value, range);  // NaN too
   }
-  if (!(params.presence_penalty >= -2 && params.presence_penalty <= 2)) {
-    return OutOfRange("presence_penalty", params.presence_penalty, "[-2, 2]");
-  }
-  if (!(params.frequency_penalty >= -2 && params.frequency_penalty <= 2)) {
-    return OutOfRange("frequency_penalty", params.frequency_penalty, "[-2, 2]");
-  }
-  if (absl::Status status = CheckBias(params.logit_bias, vocab); !status.ok()) return status;
-  if (absl::Status status = CheckIds("allowed_ids", params.allowed_ids, vocab); !status.ok()) return status;
-  if (absl::Status status = CheckIds("bad_ids", params.bad_ids, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(CheckBias(params.logit_bias, vocab));
+  OUTRIDER_TRY(CheckIds("allowed_ids", params.allowed_ids, vocab));
+  OUTRIDER_TRY(CheckIds("bad_ids", params.bad_ids, vocab));
   if (params.min_tokens < 0) return OutOfRange("min_tokens", params.min_tokens, "[0, 2147483647]");
-  if (absl::Status status = CheckIds("eos_ids", params.eos_ids, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(CheckIds("eos_ids", params.eos_ids, vocab));
   if (!SomeTokenIsLeft(params, vocab)) {
     return FieldError("allowed_ids", "ids of which bad_ids and min_tokens leave at least one",
                       "together with bad_ids and min_tokens no token is left");
@@ -138,7 +136,7 @@ void TokenCounts::Update(std::span<const TokenId> context) {
 }
 
 absl::StatusOr<Controls> Controls::Create(SamplingParams params, size_t prompt_length, int vocab) {
-  if (absl::Status status = ValidateSamplingParams(params, vocab); !status.ok()) return status;
+  OUTRIDER_TRY(ValidateSamplingParams(params, vocab));
   return Controls(std::move(params), prompt_length, vocab);
 }
 

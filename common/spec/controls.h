@@ -3,7 +3,6 @@
 // do.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -27,11 +26,11 @@ struct SamplingParams {
   double repetition_penalty = 1;  // [0.01, 10]; over prompt and output
   double presence_penalty = 0;    // [-2, 2]; over output
   double frequency_penalty = 0;   // [-2, 2]; over output
-  std::vector<std::pair<TokenId, float>> logit_bias;  // each id once, bias in [-100, 100]
-  std::vector<TokenId> allowed_ids;                   // empty is all
-  std::vector<TokenId> bad_ids;
-  int min_tokens = 0;            // eos_ids are removed while fewer tokens were output
-  std::vector<TokenId> eos_ids;  // for min_tokens only; the coordinator decides what ends the text
+  std::vector<std::pair<TokenId, float>> logit_bias = {};  // each id once, bias in [-100, 100]
+  std::vector<TokenId> allowed_ids = {};                   // empty is all
+  std::vector<TokenId> bad_ids = {};
+  int min_tokens = 0;                 // eos_ids are removed while fewer tokens were output
+  std::vector<TokenId> eos_ids = {};  // for min_tokens only; the coordinator decides what ends the text
 };
 
 // InvalidArgument naming the field, its value and its range.

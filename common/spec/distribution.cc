@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "common/spec/check.h"
 #include "common/spec/selection.h"
@@ -17,8 +16,7 @@ namespace {
 
 template <class... Args>
 absl::Status Bad(absl::string_view reason, const Args&... detail) {
-  return MakeError(absl::StatusCode::kInvalidArgument, absl::AsciiStrToUpper(reason),
-                   absl::StrCat(reason, ": ", detail...));
+  return InvalidFor(absl::AsciiStrToUpper(reason), reason, ": ", detail...);
 }
 
 absl::Status CheckIds(const Distribution& q, int vocab) {
@@ -85,10 +83,8 @@ absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_abs
       }
       break;
   }
-  if (absl::Status status = CheckIds(q, vocab); !status.ok()) return status;
-  if (q.form != Distribution::Form::kPointMass) {
-    if (absl::Status status = CheckWeights(q); !status.ok()) return status;
-  }
+  OUTRIDER_TRY(CheckIds(q, vocab));
+  if (q.form != Distribution::Form::kPointMass) OUTRIDER_TRY(CheckWeights(q));
   if (q.form == Distribution::Form::kDense) q.weights.resize(static_cast<size_t>(vocab));
   if (!(q(drafted) > 0))
     return Bad("q_zero_for_drafted_token", "token ", drafted, " cannot come from this q");

@@ -37,21 +37,6 @@ void Remove(TokenId token, Distribution& q) {
   q.total = SumWeights(q.weights);
 }
 
-Distribution PointMassOn(TokenId token) {
-  return {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
-}
-
-std::vector<ProposalNode> FirstChoices(const SiblingDraw& draw, const WeightRow& row, const RandomKey& key,
-                                       uint64_t position, Noise& noise) {
-  std::vector<ProposalNode> siblings = {Propose(draw.rule, row, draw.top_n, position, noise)};
-  const TokenId first = siblings[0].token;
-  for (TokenId token : Alternatives(draw.rule, row, key, position, first, draw.count - 1)) {
-    siblings.push_back(
-        {.token = token, .q = draw.rule == Rule::kCoupled ? Distribution{} : PointMassOn(token)});
-  }
-  return siblings;
-}
-
 }  // namespace
 
 void SetValues(const WeightRow& row, double temperature, double parent, std::vector<ProposalNode>& children) {
@@ -98,9 +83,18 @@ std::vector<int> NodesToExpand(const Proposal& tree, int level_nodes, int nodes,
 std::vector<ProposalNode> ProposeSiblings(const SiblingDraw& draw, const WeightRow& row, const RandomKey& key,
                                           uint64_t position, uint64_t first_candidate, Noise& noise) {
   if (draw.count <= 0) return {};
-  if (draw.rule == Rule::kCoupled || row.point_mass >= 0)
-    return FirstChoices(draw, row, key, position, noise);
   std::vector<ProposalNode> siblings;
+  if (draw.rule == Rule::kCoupled || row.point_mass >= 0) {
+    siblings.push_back(Propose(draw.rule, row, draw.top_n, position, noise));
+    const TokenId first = siblings[0].token;
+    for (TokenId token : Alternatives(draw.rule, row, key, position, first, draw.count - 1)) {
+      Distribution q;
+      if (draw.rule != Rule::kCoupled)
+        q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
+      siblings.push_back({.token = token, .q = std::move(q)});
+    }
+    return siblings;
+  }
   Distribution q = TruncateTopN(row, draw.top_n);
   for (int i = 0; i < draw.count && q.total > 0; ++i) {
     const TokenId token = noise.Decide(Purpose::kDraft, position, first_candidate + static_cast<uint64_t>(i),

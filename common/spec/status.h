@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
@@ -22,6 +23,16 @@ using ErrorMetadata = std::initializer_list<std::pair<absl::string_view, absl::s
 // A status of `code`, with a reason (UPPER_SNAKE_CASE, stable) and metadata by key.
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
                        ErrorMetadata metadata = {});
+
+// INVALID_ARGUMENT with the parts as its message, as absl::StrCat joins them; and with a reason.
+template <class... Parts>
+absl::Status Invalid(const Parts&... parts) {
+  return absl::InvalidArgumentError(absl::StrCat(parts...));
+}
+template <class... Parts>
+absl::Status InvalidFor(absl::string_view reason, const Parts&... parts) {
+  return MakeError(absl::StatusCode::kInvalidArgument, reason, absl::StrCat(parts...));
+}
 
 // INVALID_ARGUMENT "FIELD: PROBLEM; allowed: RANGE".
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem);
@@ -63,4 +74,27 @@ inline std::string Excerpt(absl::string_view text, size_t most) {
   return absl::StrCat(text.substr(0, end), "... (", text.size(), " bytes)");
 }
 
+// What OUTRIDER_TRY returns and gives.
+namespace try_internal {
+inline absl::Status ErrorOf(absl::Status& status) { return std::move(status); }
+inline void ValueOf(const absl::Status&) {}
+template <class T>
+absl::Status ErrorOf(absl::StatusOr<T>& value) {
+  return std::move(value).status();
+}
+template <class T>
+T ValueOf(absl::StatusOr<T>& value) {
+  return *std::move(value);
+}
+}  // namespace try_internal
+
 }  // namespace outrider
+
+// The value of a Status (nothing) or StatusOr; or, if it is an error, the enclosing function returns it. A
+// statement, or all of an initialiser or of the right side of an assignment; never an argument.
+#define OUTRIDER_TRY(...)                                                               \
+  __extension__({                                                                       \
+    auto outrider_tried = (__VA_ARGS__);                                                \
+    if (!outrider_tried.ok()) return ::outrider::try_internal::ErrorOf(outrider_tried); \
+    ::outrider::try_internal::ValueOf(outrider_tried);                                  \
+  })

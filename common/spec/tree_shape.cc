@@ -68,24 +68,6 @@ std::vector<int> ShareOut(int nodes, std::span<const double> stands) {
   return children;
 }
 
-absl::Status CheckNumbers(const TreeShape& shape) {
-  const auto out_of_range = [](absl::string_view problem) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                     absl::StrCat("tree: ", problem));
-  };
-  const auto* branching = std::get_if<Branching>(&shape);
-  if (branching != nullptr && branching->children.empty()) return out_of_range("it has no level");
-  if (branching != nullptr && std::ssize(branching->children) > kMaxBranchingLevels) {
-    return out_of_range(absl::StrCat("it has more than ", kMaxBranchingLevels, " levels"));
-  }
-  const int least = std::visit(
-      Overloaded{[](const Branching& b) { return *std::min_element(b.children.begin(), b.children.end()); },
-                 [](const Chains& chains) { return chains.count; },
-                 [](const NodeBudget& budget) { return budget.nodes; }},
-      shape);
-  return least >= 1 ? absl::OkStatus() : out_of_range(absl::StrCat(least, " is less than 1"));
-}
-
 }  // namespace
 
 absl::StatusOr<TreeShape> ParseTreeShape(absl::string_view text) {
@@ -161,12 +143,23 @@ int MaxNodes(const TreeShape& shape, int depth) {
 }
 
 absl::Status ValidateTreeShape(const TreeShape& shape, int max_nodes, int depth) {
-  if (absl::Status status = CheckNumbers(shape); !status.ok()) return status;
+  constexpr char kReason[] = "TREE_OUT_OF_RANGE";
+  const auto* branching = std::get_if<Branching>(&shape);
+  if (branching != nullptr && branching->children.empty())
+    return InvalidFor(kReason, "tree: it has no level");
+  if (branching != nullptr && std::ssize(branching->children) > kMaxBranchingLevels) {
+    return InvalidFor(kReason, "tree: it has more than ", kMaxBranchingLevels, " levels");
+  }
+  const int least = std::visit(
+      Overloaded{[](const Branching& b) { return *std::min_element(b.children.begin(), b.children.end()); },
+                 [](const Chains& chains) { return chains.count; },
+                 [](const NodeBudget& budget) { return budget.nodes; }},
+      shape);
+  if (least < 1) return InvalidFor(kReason, "tree: ", least, " is less than 1");
   const int nodes = MaxNodes(shape, depth);
   if (nodes <= max_nodes) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, "TREE_OUT_OF_RANGE",
-                   absl::StrCat("tree: ", FormatTreeShape(shape), " has ", nodes, " nodes at depth ", depth,
-                                "; allowed: at most ", max_nodes));
+  return InvalidFor(kReason, "tree: ", FormatTreeShape(shape), " has ", nodes, " nodes at depth ", depth,
+                    "; allowed: at most ", max_nodes);
 }
 
 bool DrawsWithoutReplacement(const TreeShape& shape) {

@@ -86,23 +86,6 @@ class HostDraft {
   Distribution q_;
 };
 
-// The token rule and the coupled rule.
-absl::StatusOr<Verdict> VerifyInOrder(const VerifyOptions& options, std::span<const ProposalNode> proposal,
-                                      RowSource rows, uint64_t n, Noise& noise) {
-  HostChain chain(proposal, rows, options.lenience);
-  const int drafted = static_cast<int>(proposal.size());
-  ChainVerdict verdict;
-  if (!JudgeChain(chain, drafted, options.rule == Rule::kCoupled, n, noise, &verdict)) return chain.status();
-  return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
-}
-
-// The prefix that the block rule accepts, and the row after it.
-struct Prefix {
-  size_t length = 0;
-  double ratio = 1;
-  WeightRow row;
-};
-
 // What a verdict reports of one emitted token.
 struct Emitted {
   double log_probability, entropy;
@@ -115,43 +98,37 @@ Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token))
 //   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
 // The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
 // = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no longer
-// prefix can pass. `emitted` gets the entries of x_1, x_2, ..., of the prefix and maybe of more.
-absl::StatusOr<Prefix> LongestPrefix(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                     Noise& noise, std::vector<Emitted>& emitted) {
-  Prefix longest;
+// prefix can pass. The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
+absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
+                                        Noise& noise) {
+  std::vector<Emitted> emitted;  // by x_1, x_2, ..., of the prefix that stands and maybe of more
+  size_t length = 0;             // of that prefix, with its ratio and the row after it
+  double prefix_ratio = 1;
+  WeightRow row;
   double ratio = 1;
   for (size_t i = 0; i <= proposal.size() && ratio > 0; ++i) {
-    const absl::StatusOr<WeightRow> row = rows(static_cast<int>(i));
-    if (!row.ok()) return row.status();
+    const WeightRow next = OUTRIDER_TRY(rows(static_cast<int>(i)));
     double h = ratio;
     if (i < proposal.size()) {
-      const double overlap = Overlap(*row, proposal[i].q, ratio);
+      const double overlap = Overlap(next, proposal[i].q, ratio);
       h = overlap < 1 ? (ratio - overlap) / (1 - overlap) : 0;
     }
     if (i == 0 || noise.Test(Purpose::kAccept, n + i - 1, 0, [h](double u) { return u < h; })) {
-      longest = {i, ratio, *row};
+      length = i;
+      prefix_ratio = ratio;
+      row = next;
     }
     if (i < proposal.size()) {
-      emitted.push_back(Emit(*row, proposal[i].token));
-      ratio = std::min(ratio * (*row)(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
+      emitted.push_back(Emit(next, proposal[i].token));
+      ratio = std::min(ratio * next(proposal[i].token) / proposal[i].q(proposal[i].token), 1.0);
     }
   }
-  return longest;
-}
-
-// The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
-absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
-                                        Noise& noise) {
-  std::vector<Emitted> emitted;
-  const absl::StatusOr<Prefix> prefix = LongestPrefix(proposal, rows, n, noise, emitted);
-  if (!prefix.ok()) return prefix.status();
-  const auto& [length, ratio, row] = *prefix;
   ChainVerdict verdict{.accepted = static_cast<int>(length)};
   if (length == proposal.size()) {
     verdict.token = DrawToken(row.point_mass, Purpose::kBonus, n + length, noise,
-                              [&](double u) { return Sample(prefix->row, u); });
+                              [&](double u) { return Sample(row, u); });
   } else {
-    const Residual rest = RestOf(row, proposal[length].q, ratio);
+    const Residual rest = RestOf(row, proposal[length].q, prefix_ratio);
     verdict.empty_residual = rest.empty() ? 1 : 0;
     verdict.token = DrawToken(row.point_mass, Purpose::kResidual, n + length, noise,
                               [&](double u) { return rest.Sample(u); });
@@ -226,16 +203,18 @@ TokenId PhiloxNoise::Race(uint64_t position, const WeightRow& row) {
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise) {
-  if (absl::Status status = ValidateVerifyOptions(options); !status.ok()) return status;
+  OUTRIDER_TRY(ValidateVerifyOptions(options));
   if (!IsChain(proposal)) return VerifyTree(options, proposal, rows, round_start, noise);
-  if (options.rule == Rule::kCoupled) return VerifyInOrder(options, proposal, rows, round_start, noise);
+  const bool coupled = options.rule == Rule::kCoupled;
   for (const ProposalNode& node : proposal) {
-    if (node.q.form == Distribution::Form::kAbsent) {
-      return QMissingError();
-    }
+    if (!coupled && node.q.form == Distribution::Form::kAbsent) return QMissingError();
   }
   if (options.rule == Rule::kBlock) return VerifyBlockRule(proposal, rows, round_start, noise);
-  return VerifyInOrder(options, proposal, rows, round_start, noise);
+  HostChain chain(proposal, rows, options.lenience);
+  const int drafted = static_cast<int>(proposal.size());
+  ChainVerdict verdict;
+  if (!JudgeChain(chain, drafted, coupled, round_start, noise, &verdict)) return chain.status();
+  return VerdictOf(verdict, drafted, chain.TakeLogProbabilities());
 }
 
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,

@@ -5,7 +5,6 @@
 #include <optional>
 
 #include "absl/container/inlined_vector.h"
-#include "absl/strings/str_cat.h"
 #include "common/spec/residual.h"
 #include "common/spec/status.h"
 
@@ -14,32 +13,21 @@ namespace {
 
 using Children = absl::InlinedVector<int, 8>;
 
-absl::Status CheckOptions(const VerifyOptions& options) {
+absl::Status Check(const VerifyOptions& options, std::span<const ProposalNode> tree) {
   if (options.rule == Rule::kBlock) {
     return FieldError("rule", "the token rule or the coupled rule", "the block rule judges no trees");
   }
   if (options.lenience < 1) return FieldError("lenience", "1", "trees are judged without lenience");
-  return absl::OkStatus();
-}
-
-absl::Status CheckNodes(std::span<const ProposalNode> tree, bool need_q) {
   for (size_t i = 0; i < tree.size(); ++i) {
     const int parent = tree[i].parent;
     if (parent < -1 || parent >= static_cast<int>(i)) {
-      return MakeError(absl::StatusCode::kInvalidArgument, "DRAFT_PARENT_OUT_OF_RANGE",
-                       absl::StrCat("parent of node ", i, ": ", parent, " is not in [-1, ", i, ")"));
+      return InvalidFor("DRAFT_PARENT_OUT_OF_RANGE", "parent of node ", i, ": ", parent, " is not in [-1, ",
+                        i, ")");
     }
-    if (need_q && tree[i].q.form == Distribution::Form::kAbsent) return QMissingError();
+    const bool has_q = tree[i].q.form != Distribution::Form::kAbsent;
+    if (!has_q && options.rule != Rule::kCoupled) return QMissingError();
   }
   return absl::OkStatus();
-}
-
-Children ChildrenOf(int node, std::span<const ProposalNode> tree) {
-  Children children;
-  for (size_t i = 0; i < tree.size(); ++i) {
-    if (tree[i].parent == node) children.push_back(static_cast<int>(i));
-  }
-  return children;
 }
 
 // Fisher and Yates. Asks for a number only where there is a choice.
@@ -73,42 +61,31 @@ class Step {
 
   int TryInTurn(const Children& children, TokenId& token) {
     for (int child : children) {
-      CountTest(tree_[child].q);
+      const Distribution& q = tree_[child].q;
+      const double b = std::min(rest_ ? rest_->Overlap(q) : Overlap(row_, q), 1.0);
+      ++verdict_.judged;
+      verdict_.expected_accepted += b;
+      verdict_.expected_variance += b * (1 - b);
       if (Stands(child)) {
         token = tree_[child].token;
         return child;
       }
       if (!rest_) rest_.emplace(row_);
-      rest_->Subtract(tree_[child].q);
+      rest_->Subtract(q);
     }
-    token = rest_ ? DrawCorrection() : DrawBonus();
+    verdict_.empty_residual = rest_ && rest_->empty();
+    token = DrawToken(row_.point_mass, rest_ ? Purpose::kResidual : Purpose::kBonus, position_, noise_,
+                      [&](double u) { return rest_ ? rest_->Sample(u) : Sample(row_, u); });
     return -1;
   }
 
  private:
-  void CountTest(const Distribution& q) {
-    const double b = std::min(rest_ ? rest_->Overlap(q) : Overlap(row_, q), 1.0);
-    ++verdict_.judged;
-    verdict_.expected_accepted += b;
-    verdict_.expected_variance += b * (1 - b);
-  }
-
   bool Stands(int child) {
     const ProposalNode& node = tree_[child];
     if (row_.point_mass >= 0) return node.token == row_.point_mass;
     return noise_.Test(Purpose::kAccept, position_, static_cast<uint64_t>(child), [&](double u) {
       return rest_ ? Accepts(u, node.token, *rest_, node.q) : Accepts(u, node.token, row_, node.q);
     });
-  }
-
-  TokenId DrawCorrection() {
-    verdict_.empty_residual = rest_->empty();
-    return DrawToken(row_.point_mass, Purpose::kResidual, position_, noise_,
-                     [&](double u) { return rest_->Sample(u); });
-  }
-  TokenId DrawBonus() {
-    return DrawToken(row_.point_mass, Purpose::kBonus, position_, noise_,
-                     [&](double u) { return Sample(row_, u); });
   }
 
   std::span<const ProposalNode> tree_;
@@ -124,24 +101,25 @@ class Step {
 absl::StatusOr<Verdict> VerifyTree(const VerifyOptions& options, std::span<const ProposalNode> tree,
                                    RowSource rows, uint64_t round_start, Noise& noise) {
   const bool coupled = options.rule == Rule::kCoupled;
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
-  if (absl::Status status = CheckNodes(tree, !coupled); !status.ok()) return status;
+  OUTRIDER_TRY(Check(options, tree));
   Verdict verdict;
   int node = -1;
   for (uint64_t position = round_start;; ++position) {
-    const absl::StatusOr<WeightRow> row = rows(node + 1);
-    if (!row.ok()) return row.status();
-    Children children = ChildrenOf(node, tree);
+    const WeightRow row = OUTRIDER_TRY(rows(node + 1));
+    Children children;
+    for (size_t i = 0; i < tree.size(); ++i) {
+      if (tree[i].parent == node) children.push_back(static_cast<int>(i));
+    }
     // For a point mass the order makes no difference.
-    if (options.sibling_order == SiblingOrder::kRandom && row->point_mass < 0)
+    if (options.sibling_order == SiblingOrder::kRandom && row.point_mass < 0)
       Shuffle(position, noise, children);
-    Step step(tree, *row, position, noise, verdict);
+    Step step(tree, row, position, noise, verdict);
     TokenId token = 0;
     node = coupled ? step.Race(children, token) : step.TryInTurn(children, token);
-    const double log_probability = std::log((*row)(token));
+    const double log_probability = std::log(row(token));
     verdict.log_probabilities.push_back(log_probability);
     verdict.surprisal -= log_probability;
-    verdict.entropy += Entropy(*row);
+    verdict.entropy += Entropy(row);
     if (node < 0) {
       verdict.token = token;
       verdict.kind = children.empty() ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;

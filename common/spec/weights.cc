@@ -53,11 +53,13 @@ inline __attribute__((always_inline)) double AddLanes(const Doubles4& a, const D
   return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
-OUTRIDER_VECTOR_CLONES double SumBlock(const float* weights, size_t n) {
+// The sum of weights of type T, four of which are a Four.
+template <class Four, class T>
+inline __attribute__((always_inline)) double SumOf(const T* weights, size_t n) {
   Doubles4 a = {}, b = {}, c = {}, d = {};
   size_t i = 0;
   for (; i + kLanes <= n; i += kLanes) {
-    Floats4 w[4];
+    Four w[4];
     std::memcpy(w, weights + i, sizeof(w));
     a += __builtin_convertvector(w[0], Doubles4);
     b += __builtin_convertvector(w[1], Doubles4);
@@ -67,18 +69,9 @@ OUTRIDER_VECTOR_CLONES double SumBlock(const float* weights, size_t n) {
   return AddLanes(a, b, c, d, weights, i, n);
 }
 
+OUTRIDER_VECTOR_CLONES double SumBlock(const float* weights, size_t n) { return SumOf<Floats4>(weights, n); }
 OUTRIDER_VECTOR_CLONES double SumBlock(const double* weights, size_t n) {
-  Doubles4 a = {}, b = {}, c = {}, d = {};
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    Doubles4 w[4];
-    std::memcpy(w, weights + i, sizeof(w));
-    a += w[0];
-    b += w[1];
-    c += w[2];
-    d += w[3];
-  }
-  return AddLanes(a, b, c, d, weights, i, n);
+  return SumOf<Doubles4>(weights, n);
 }
 
 OUTRIDER_VECTOR_CLONES void MaxAndFinite(const float* values, size_t n, float* max, bool* finite) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/spec/status.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -77,10 +78,9 @@ int32_t AddedTokens::Trie::LongestPrefix(std::string_view text) const {
 
 absl::StatusOr<std::unique_ptr<const AddedTokens>> AddedTokens::Create(std::vector<AddedToken> tokens,
                                                                        Normalizer normalizer) {
-  absl::StatusOr<Regex> word_character = Regex::Compile(RustWordCharacter(), Regex::Syntax::kPattern);
-  if (!word_character.ok()) return word_character.status();
+  Regex word_character = OUTRIDER_TRY(Regex::Compile(RustWordCharacter(), Regex::Syntax::kPattern));
   return std::unique_ptr<const AddedTokens>(
-      new AddedTokens(std::move(tokens), std::move(normalizer), *std::move(word_character)));
+      new AddedTokens(std::move(tokens), std::move(normalizer), std::move(word_character)));
 }
 
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, Regex word_character)

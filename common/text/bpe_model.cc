@@ -3,18 +3,13 @@
 #include <algorithm>
 #include <queue>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
+#include "common/spec/status.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
 namespace {
-
-// Bytes that are printable in Latin-1 stand for themselves; the others become U+0100, U+0101, ... in order.
-constexpr bool StandsForItself(int byte) {
-  return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xFF && byte != 0xAD);
-}
 
 constexpr int kCodePoints = 0x100 + 68;  // 68 bytes don't stand for themselves.
 
@@ -23,12 +18,14 @@ struct Alphabet {
   std::array<int16_t, kCodePoints> byte{};  // -1 for code points outside the alphabet.
 };
 
+// Bytes that are printable in Latin-1 stand for themselves; the others become U+0100, U+0101, ... in order.
 constexpr Alphabet MakeAlphabet() {
   Alphabet alphabet;
   for (int16_t& byte : alphabet.byte) byte = -1;
   int next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
-    const int code_point = StandsForItself(byte) ? byte : next++;
+    const bool prints = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
+    const int code_point = prints ? byte : next++;
     alphabet.code_point[byte] = static_cast<uint16_t>(code_point);
     alphabet.byte[code_point] = static_cast<int16_t>(byte);
   }
@@ -164,8 +161,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
     if (byte_level) token = id_of(ByteLevelCharacter(static_cast<uint8_t>(byte)));
     if (!byte_level && spec.byte_fallback) token = id_of(ByteToken(static_cast<uint8_t>(byte)));
     if (byte_level && token == kNoToken && (spec.unknown_token || spec.byte_fallback)) {
-      return absl::InvalidArgumentError(
-          Concat("model.unk_token is not supported with a vocabulary that lacks byte ", byte));
+      return Invalid("model.unk_token is not supported with a vocabulary that lacks byte ", byte);
     }
   }
   if (!spec.spelling.byte_level) {
@@ -177,8 +173,7 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
     if (spec.unknown_token) {
       model->unknown_ = id_of(*spec.unknown_token);
       if (model->unknown_ == kNoToken) {
-        return absl::InvalidArgumentError(
-            Concat("model.unk_token \"", *spec.unknown_token, "\" is not in model.vocab"));
+        return Invalid("model.unk_token \"", *spec.unknown_token, "\" is not in model.vocab");
       }
     }
     model->fuse_unknown_ = spec.fuse_unknown;
@@ -186,15 +181,14 @@ absl::StatusOr<std::unique_ptr<const BpeModel>> BpeModel::Create(const Tokenizer
   model->merges_.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
     const auto& [left, right] = spec.merges[rank];
-    const auto left_id = ids.find(left);
-    const auto right_id = ids.find(right);
-    const auto result = ids.find(Concat(left, right));
-    if (left_id == ids.end() || right_id == ids.end() || result == ids.end()) {
-      return absl::InvalidArgumentError(Concat("model.merges[", rank, "] (\"", left, " ", right,
-                                               "\") uses a token that is not in model.vocab"));
+    const std::pair pair(id_of(left), id_of(right));
+    const TokenId result = id_of(left + right);
+    if (pair.first == kNoToken || pair.second == kNoToken || result == kNoToken) {
+      return Invalid("model.merges[", rank, "] (\"", left, " ", right,
+                     "\") uses a token that is not in model.vocab");
     }
     // A repeated pair replaces the earlier one, as in HF.
-    model->merges_[{left_id->second, right_id->second}] = {static_cast<int32_t>(rank), result->second};
+    model->merges_[pair] = {static_cast<int32_t>(rank), result};
   }
   if (spec.ignore_merges) {
     for (const auto& [token, id] : spec.vocab) {

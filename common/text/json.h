@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -44,15 +45,13 @@ inline bool NestsTooDeep(std::string_view json) {
 // nlohmann::ordered_json.
 template <typename Json = nlohmann::json>
 absl::StatusOr<Json> ParseJson(std::string_view text) {
-  if (NestsTooDeep(text)) {
-    return absl::InvalidArgumentError(absl::StrCat("JSON that nests more than ", kMaxJsonDepth, " deep"));
-  }
+  if (NestsTooDeep(text)) return Invalid("JSON that nests more than ", kMaxJsonDepth, " deep");
   try {
     return Json::parse(text);
   } catch (const typename Json::parse_error& error) {
-    return absl::InvalidArgumentError(absl::StrCat("not JSON: byte ", error.byte));
+    return Invalid("not JSON: byte ", error.byte);
   } catch (const typename Json::exception&) {  // the parser throws no other
-    return absl::InvalidArgumentError("JSON with a number that no double can hold");
+    return Invalid("JSON with a number that no double can hold");
   }
 }
 
@@ -69,8 +68,8 @@ absl::StatusOr<Json> JsonObjectIn(const std::string& path) {
   const std::optional<std::string> text = ReadFile(path);
   if (!text) return absl::NotFoundError(absl::StrCat(path, ": cannot be read, or is empty"));
   absl::StatusOr<Json> json = ParseJson<Json>(*text);
-  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat(path, ": ", json.status().message()));
-  if (!json->is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
+  if (!json.ok()) return Invalid(path, ": ", json.status().message());
+  if (!json->is_object()) return Invalid(path, ": not a JSON object");
   return json;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_replace.h"
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -95,12 +96,9 @@ absl::StatusOr<std::unique_ptr<const PreTokenizer>> PreTokenizer::Create(
     Step step{.spec = spec, .regex = std::nullopt};
     if (spec.kind == SplitStep::Kind::kRegex || spec.kind == SplitStep::Kind::kString) {
       const bool literal = spec.kind == SplitStep::Kind::kString;
-      absl::StatusOr<std::string> pattern = literal ? spec.pattern : PcreFromOniguruma(spec.pattern);
-      if (!pattern.ok()) return pattern.status();
-      absl::StatusOr<Regex> regex =
-          Regex::Compile(*pattern, literal ? Regex::Syntax::kLiteral : Regex::Syntax::kPattern);
-      if (!regex.ok()) return regex.status();
-      step.regex = *std::move(regex);
+      std::string pattern = OUTRIDER_TRY(literal ? spec.pattern : PcreFromOniguruma(spec.pattern));
+      step.regex =
+          OUTRIDER_TRY(Regex::Compile(pattern, literal ? Regex::Syntax::kLiteral : Regex::Syntax::kPattern));
     }
     steps.push_back(std::move(step));
   }
@@ -117,8 +115,7 @@ absl::Status PreTokenizer::Split(std::string_view text, bool at_start,
     next.reserve(pieces.size());
     for (const std::string_view piece : pieces) {
       if (step.regex.has_value()) {
-        if (absl::Status status = SplitPiece(piece, step.spec, *step.regex, &next); !status.ok())
-          return status;
+        OUTRIDER_TRY(SplitPiece(piece, step.spec, *step.regex, &next));
         continue;
       }
       const bool wanted =

@@ -11,6 +11,7 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 #include "common/text/unicode_additions.h"
 #include "common/text/utf8.h"
@@ -25,7 +26,6 @@ struct Deleter {
     Free(object);
   }
 };
-using CodePtr = std::unique_ptr<pcre2_code, Deleter<pcre2_code_free>>;
 using MatchDataPtr = std::unique_ptr<pcre2_match_data, Deleter<pcre2_match_data_free>>;
 using MatchContextPtr = std::unique_ptr<pcre2_match_context, Deleter<pcre2_match_context_free>>;
 
@@ -113,10 +113,6 @@ class Search {
 constexpr std::array<std::string_view, 14> kCategories = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M",
                                                           "N", "Nd", "Nl", "No", "P",  "S",  "Z"};
 
-bool IsCategory(std::string_view name) {
-  return std::find(kCategories.begin(), kCategories.end(), name) != kCategories.end();
-}
-
 // The content of a character class for a general category. "L" includes "Lu", "Ll" and so on.
 std::string CategoryMembers(std::string_view category) {
   std::string members = Concat("\\p{", category, "}");
@@ -134,9 +130,7 @@ class Translator {
   explicit Translator(std::string_view pattern) : rest_(pattern) {}
 
   absl::StatusOr<std::string> Run() {
-    while (!rest_.empty()) {
-      if (absl::Status status = Next(); !status.ok()) return status;
-    }
+    while (!rest_.empty()) OUTRIDER_TRY(Next());
     if (in_class_) return Unsupported("[ without ]");
     return std::move(out_);
   }
@@ -155,20 +149,17 @@ class Translator {
       if (c == ']') in_class_ = false;
       return Copy(1);
     }
-    if (c == '[') return OpenClass();
+    if (c == '[') {
+      in_class_ = true;
+      const size_t size = rest_.starts_with("[^") ? 2 : 1;
+      return rest_.substr(size).starts_with("]") ? Unsupported("[]") : Copy(size);
+    }
     if (rest_.starts_with("(?")) return OpenGroup();
     if (c == '{' && (rest_.size() < 2 || !absl::ascii_isdigit(rest_[1])))
       return Unsupported("{ without a number");
     // "}+" is possessive in PCRE2, and a repeated repeat in Oniguruma.
     if (rest_.starts_with("}+")) return Unsupported("}+");
     return Copy(1);
-  }
-
-  absl::Status OpenClass() {
-    in_class_ = true;
-    const size_t size = rest_.starts_with("[^") ? 2 : 1;
-    if (rest_.substr(size).starts_with("]")) return Unsupported("[]");
-    return Copy(size);
   }
 
   absl::Status OpenGroup() {
@@ -196,16 +187,17 @@ class Translator {
     if (rest_.size() < 3 || rest_[2] != '{' || end == std::string_view::npos)
       return Unsupported("\\p without {}");
     const std::string_view name = rest_.substr(3, end - 3);
-    if (!IsCategory(name)) return Unsupported(rest_.substr(0, end + 1));
+    if (std::find(kCategories.begin(), kCategories.end(), name) == kCategories.end()) {
+      return Unsupported(rest_.substr(0, end + 1));
+    }
     return Set(CategoryMembers(name), rest_[1] == 'P', end + 1);
   }
 
   absl::Status CodePoint() {
     const std::string_view digits = rest_.substr(2, 4);
-    for (const char digit : digits) {
-      if (!absl::ascii_isxdigit(digit)) return Unsupported("\\u without four digits");
+    if (digits.size() < 4 || digits.find_first_not_of("0123456789abcdefABCDEF") != std::string_view::npos) {
+      return Unsupported("\\u without four digits");
     }
-    if (digits.size() < 4) return Unsupported("\\u without four digits");
     out_ += Concat("\\x{", digits, "}");
     rest_.remove_prefix(6);
     return absl::OkStatus();
@@ -237,28 +229,21 @@ class Translator {
 
 }  // namespace
 
-struct Regex::Code {
-  CodePtr pcre;
-};
-
 absl::StatusOr<Regex> Regex::Compile(const std::string& pattern, Syntax syntax) {
   const uint32_t options =
       syntax == Syntax::kLiteral ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE;
   int error = 0;
   PCRE2_SIZE offset = 0;
-  auto code = std::make_shared<Code>();
-  code->pcre.reset(pcre2_compile(Bytes(pattern), pattern.size(), options, &error, &offset, nullptr));
-  if (code->pcre == nullptr) {
-    return absl::InvalidArgumentError(
-        Concat("regex \"", pattern, "\": ", ErrorMessage(error), " at offset ", offset));
-  }
+  pcre2_code* const code = pcre2_compile(Bytes(pattern), pattern.size(), options, &error, &offset, nullptr);
+  if (code == nullptr)
+    return Invalid("regex \"", pattern, "\": ", ErrorMessage(error), " at offset ", offset);
   // Without a JIT (or without permission for executable memory) pcre2_match interprets the same pattern.
-  pcre2_jit_compile(code->pcre.get(), PCRE2_JIT_COMPLETE);
-  return Regex(std::move(code));
+  pcre2_jit_compile(code, PCRE2_JIT_COMPLETE);
+  return Regex({code, pcre2_code_free});
 }
 
 absl::Status Regex::ForEachMatch(std::string_view text, absl::FunctionRef<void(size_t, size_t)> match) const {
-  Search search(code_->pcre.get(), text);
+  Search search(static_cast<const pcre2_code*>(code_.get()), text);
   size_t position = 0;
   size_t last_end = std::string_view::npos;
   while (position <= text.size()) {

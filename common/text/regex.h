@@ -30,11 +30,9 @@ class Regex {
                             absl::FunctionRef<void(size_t begin, size_t end)> match) const;
 
  private:
-  struct Code;  // Hides pcre2_code from this header.
+  explicit Regex(std::shared_ptr<const void> code) : code_(std::move(code)) {}
 
-  explicit Regex(std::shared_ptr<const Code> code) : code_(std::move(code)) {}
-
-  std::shared_ptr<const Code> code_;
+  std::shared_ptr<const void> code_;  // a pcre2_code
 };
 
 // Returns a PCRE2 pattern (PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE) that matches what `pattern` matches in

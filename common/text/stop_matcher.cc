@@ -2,34 +2,21 @@
 
 #include <algorithm>
 
-#include "absl/status/status.h"
-#include "common/text/strings.h"
+#include "common/spec/status.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
-namespace {
-
-absl::Status CheckStops(std::span<const std::string> stops) {
-  if (stops.size() > StopMatcher::kMaxStopStrings) {
-    return absl::InvalidArgumentError(
-        Concat("stop: ", stops.size(), " strings, at most ", StopMatcher::kMaxStopStrings, " are allowed"));
+absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> stops) {
+  if (stops.size() > kMaxStopStrings) {
+    return Invalid("stop: ", stops.size(), " strings, at most ", kMaxStopStrings, " are allowed");
   }
   for (size_t i = 0; i < stops.size(); ++i) {
-    if (stops[i].empty() || stops[i].size() > StopMatcher::kMaxStopBytes) {
-      return absl::InvalidArgumentError(
-          Concat("stop[", i, "]: ", stops[i].size(), " bytes, must be 1 to ", StopMatcher::kMaxStopBytes));
+    const size_t size = stops[i].size();
+    if (size < 1 || size > kMaxStopBytes) {
+      return Invalid("stop[", i, "]: ", size, " bytes, must be 1 to ", kMaxStopBytes);
     }
-    if (!IsValidUtf8(stops[i])) {
-      return absl::InvalidArgumentError(Concat("stop[", i, "]: not valid UTF-8"));
-    }
+    if (!IsValidUtf8(stops[i])) return Invalid("stop[", i, "]: not valid UTF-8");
   }
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> stops) {
-  if (absl::Status status = CheckStops(stops); !status.ok()) return status;
   StopMatcher matcher;
   std::vector<Node>& nodes = matcher.nodes_;
   nodes.emplace_back();

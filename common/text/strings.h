@@ -29,14 +29,12 @@ using StringMap = absl::flat_hash_map<std::string, Value, StringHash, std::equal
 template <typename Value>
 using StringViewMap = absl::flat_hash_map<std::string_view, Value, StringHash, std::equal_to<>>;
 
-inline absl::string_view ToAbsl(std::string_view text) { return {text.data(), text.size()}; }
-
 // absl::StrCat that accepts std::string_view.
 template <typename... Parts>
 std::string Concat(const Parts&... parts) {
   const auto adapt = [](const auto& part) -> decltype(auto) {
     if constexpr (std::is_same_v<decltype(part), const std::string_view&>) {
-      return ToAbsl(part);
+      return absl::string_view(part.data(), part.size());
     } else {
       return (part);
     }

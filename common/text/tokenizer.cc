@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <concepts>
 #include <cstring>
 #include <filesystem>
 #include <initializer_list>
@@ -10,15 +11,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
 #include "common/kv/prefix_hash.h"
+#include "common/spec/status.h"
 #include "common/text/bpe_model.h"
 #include "common/text/pre_tokenizer.h"
-#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
 
-absl::Status WithName(std::string_view name, const absl::Status& status) {
-  return {status.code(), Concat(name, ": ", status.message())};
+// The value, or its error with the name before it.
+template <class T>
+absl::StatusOr<T> WithName(std::string_view name, absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return absl::Status(value.status().code(), Concat(name, ": ", value.status().message()));
 }
 
 // The bytes that the decoder emits for a token: in the byte-level alphabet, the token as written if one of
@@ -33,16 +37,21 @@ std::string DecodedBytes(const std::string& token, const Spelling& spelling) {
 // same bytes.
 class Hash {
  public:
-  void Add(uint64_t number) {
-    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(number >> shift));
-  }
-  void Add(std::string_view text) {
-    Add(uint64_t{text.size()});
-    for (const char byte : text) AddByte(static_cast<uint8_t>(byte));
+  template <class... Parts>
+  void Add(const Parts&... parts) {
+    (AddOne(parts), ...);
   }
   uint64_t value() const { return value_; }
 
  private:
+  void AddOne(std::integral auto number) {
+    const auto bits = static_cast<uint64_t>(number);
+    for (int shift = 0; shift < 64; shift += 8) AddByte(static_cast<uint8_t>(bits >> shift));
+  }
+  void AddOne(std::string_view text) {
+    AddOne(text.size());
+    for (const char byte : text) AddByte(static_cast<uint8_t>(byte));
+  }
   void AddByte(uint8_t byte) { value_ = (value_ ^ byte) * 0x100000001B3; }
 
   uint64_t value_ = 0xCBF29CE484222325;
@@ -57,41 +66,29 @@ uint64_t Flags(std::initializer_list<bool> flags) {
 // Tokenizer::Fingerprint.
 uint64_t FingerprintOf(const TokenizerSpec& spec) {
   Hash hash;
-  hash.Add(uint64_t{spec.vocab.size()});
-  for (const auto& [token, id] : spec.vocab) {
-    hash.Add(token);
-    hash.Add(static_cast<uint64_t>(id));
-  }
-  hash.Add(uint64_t{spec.merges.size()});
-  for (const auto& [left, right] : spec.merges) {
-    hash.Add(left);
-    hash.Add(right);
-  }
+  hash.Add(spec.vocab.size());
+  for (const auto& [token, id] : spec.vocab) hash.Add(token, id);
+  hash.Add(spec.merges.size());
+  for (const auto& [left, right] : spec.merges) hash.Add(left, right);
   hash.Add(Flags({spec.ignore_merges}));
   // Byte-level files lack these fields, so their fingerprints stay the same.
   if (!spec.spelling.byte_level || !spec.normalizer.empty()) {
     hash.Add(Flags({spec.spelling.byte_level, spec.spelling.drops_leading_space, spec.byte_fallback,
-                    spec.fuse_unknown, spec.unknown_token.has_value()}));
-    hash.Add(spec.spelling.space);
-    hash.Add(spec.unknown_token.value_or(""));
-    hash.Add(uint64_t{spec.normalizer.size()});
+                    spec.fuse_unknown, spec.unknown_token.has_value()}),
+             spec.spelling.space, spec.unknown_token.value_or(""), spec.normalizer.size());
     for (const NormalizeStep& step : spec.normalizer) {
-      hash.Add(static_cast<uint64_t>(step.kind));
-      hash.Add(step.pattern);
-      hash.Add(step.content);
+      hash.Add(static_cast<int>(step.kind), step.pattern, step.content);
     }
   }
-  hash.Add(uint64_t{spec.added.size()});
+  hash.Add(spec.added.size());
   for (const AddedToken& token : spec.added) {
-    hash.Add(static_cast<uint64_t>(token.id));
-    hash.Add(token.content);
-    hash.Add(Flags({token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}));
+    hash.Add(token.id, token.content,
+             Flags({token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}));
   }
-  hash.Add(uint64_t{spec.steps.size()});
+  hash.Add(spec.steps.size());
   for (const SplitStep& step : spec.steps) {
-    hash.Add(static_cast<uint64_t>(step.kind));
-    hash.Add(step.pattern);
-    hash.Add(step.join_previous ? 4 : Flags({step.remove_matches, step.remove_between}));
+    hash.Add(static_cast<int>(step.kind), step.pattern,
+             step.join_previous ? 4 : Flags({step.remove_matches, step.remove_between}));
   }
   return hash.value();
 }
@@ -133,35 +130,20 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& pa
   const std::optional<std::string> json = ReadFile(path);
   if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
   const std::string folder = std::filesystem::path(path).parent_path().string();
-  return Make(*json, path, folder.empty() ? "." : folder);
+  return Parse(*json, path, folder.empty() ? "." : folder);
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name) {
-  return Make(json, name, /*folder=*/"");
-}
-
-absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(std::string_view json, std::string_view name,
-                                                           const std::string& folder) {
-  absl::StatusOr<TokenizerSpec> parsed = ParseTokenizerJson(json);
-  if (!parsed.ok()) return WithName(name, parsed.status());
-  TokenizerSpec& spec = *parsed;
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view json, std::string_view name,
+                                                            const std::string& folder) {
+  TokenizerSpec spec = OUTRIDER_TRY(WithName(name, ParseTokenizerJson(json)));
   const uint64_t fingerprint = FingerprintOf(spec);
-  if (!folder.empty()) {
-    if (absl::Status status = AddTokensBeside(folder, &spec); !status.ok()) return status;
-  }
-  auto model = BpeModel::Create(spec);
-  if (!model.ok()) return WithName(name, model.status());
-  auto pre_tokenizer = PreTokenizer::Create(spec.steps);
-  if (!pre_tokenizer.ok()) return WithName(name, pre_tokenizer.status());
-  const Normalizer normalizer(spec.normalizer);
-  auto added = AddedTokens::Create(spec.added, normalizer);
-  if (!added.ok()) return WithName(name, added.status());
-
+  if (!folder.empty()) OUTRIDER_TRY(AddTokensBeside(folder, &spec));
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
   tokenizer->fingerprint_ = fingerprint;
-  tokenizer->model_ = *std::move(model);
-  tokenizer->pre_tokenizer_ = *std::move(pre_tokenizer);
-  tokenizer->added_ = *std::move(added);
+  tokenizer->model_ = OUTRIDER_TRY(WithName(name, BpeModel::Create(spec)));
+  tokenizer->pre_tokenizer_ = OUTRIDER_TRY(WithName(name, PreTokenizer::Create(spec.steps)));
+  const Normalizer normalizer(spec.normalizer);
+  tokenizer->added_ = OUTRIDER_TRY(WithName(name, AddedTokens::Create(spec.added, normalizer)));
   tokenizer->spelling_ = spec.spelling;
   for (const auto& [token, id] : spec.vocab) tokenizer->AddToken(token, id, /*special=*/false);
   for (const AddedToken& token : spec.added) {

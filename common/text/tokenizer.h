@@ -10,7 +10,6 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/spec/types.h"
 #include "common/text/added_tokens.h"
@@ -40,8 +39,10 @@ class Tokenizer {
   // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
-  // The same for the content of such a file alone; `name` replaces the path in messages.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name);
+  // The same for the content of such a file; `name` replaces the path in messages. With the tokens of the
+  // files in `folder`, unless that is empty.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name,
+                                                          const std::string& folder = "");
 
   ~Tokenizer();
   Tokenizer(const Tokenizer&) = delete;
@@ -81,10 +82,6 @@ class Tokenizer {
   // Whether `token` is an added token marked special. False for ids outside the vocabulary.
   bool IsSpecial(TokenId token) const;
 
-  // The tokens that Encode adds before and after the text with add_special_tokens.
-  std::span<const TokenId> prefix_tokens() const { return prefix_; }
-  std::span<const TokenId> suffix_tokens() const { return suffix_; }
-
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
   // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of
   // keys, form of merges, or explicit defaults. Not cryptographic.
@@ -92,16 +89,12 @@ class Tokenizer {
 
  private:
   Tokenizer();
-  // With the tokens of the files in `folder`, unless that is empty.
-  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(std::string_view json, std::string_view name,
-                                                         const std::string& folder);
   void AddToken(const std::string& token, TokenId id, bool special);
 
   std::unique_ptr<const AddedTokens> added_;
   std::unique_ptr<const PreTokenizer> pre_tokenizer_;
   std::unique_ptr<const BpeModel> model_;
-  std::vector<TokenId> prefix_;
-  std::vector<TokenId> suffix_;
+  std::vector<TokenId> prefix_, suffix_;  // around the text, with add_special_tokens
   Spelling spelling_;
   std::vector<std::string> bytes_;  // [vocab_size]
   std::vector<bool> special_;       // [vocab_size]

@@ -1,3 +1,4 @@
+#include "common/spec/status.h"
 #include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
@@ -348,10 +349,9 @@ TokenizerSpec Read(const Field& root) {
 }  // namespace
 
 absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
-  const absl::StatusOr<Json> root = ParseJson(json);
-  if (!root.ok()) return root.status();
+  const Json root = OUTRIDER_TRY(ParseJson(json));
   try {
-    return Read({*root, ""});
+    return Read({root, ""});
   } catch (const Problem& problem) {
     return absl::InvalidArgumentError(problem.what());
   } catch (const Json::exception& error) {

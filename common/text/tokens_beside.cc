@@ -1,3 +1,4 @@
+#include "common/spec/status.h"
 #include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
@@ -84,18 +85,15 @@ std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added
 }  // namespace
 
 absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec) {
-  absl::StatusOr<Json> config = JsonObjectIfThere<Json>(Concat(folder, "/", "tokenizer_config.json"));
-  if (!config.ok()) return config.status();
-  const absl::StatusOr<Json> added = JsonObjectIfThere<Json>(Concat(folder, "/", "added_tokens.json"));
-  if (!added.ok()) return added.status();
-  if (!config->contains("added_tokens_decoder")) {
-    const absl::StatusOr<Json> map = JsonObjectIfThere<Json>(Concat(folder, "/", "special_tokens_map.json"));
-    if (!map.ok()) return map.status();
-    for (const auto& [name, token] : map->items()) {
-      if (!config->contains(name) || (*config)[name].is_null()) (*config)[name] = token;
+  Json config = OUTRIDER_TRY(JsonObjectIfThere<Json>(Concat(folder, "/", "tokenizer_config.json")));
+  const Json added = OUTRIDER_TRY(JsonObjectIfThere<Json>(Concat(folder, "/", "added_tokens.json")));
+  if (!config.contains("added_tokens_decoder")) {
+    const Json map = OUTRIDER_TRY(JsonObjectIfThere<Json>(Concat(folder, "/", "special_tokens_map.json")));
+    for (const auto& [name, token] : map.items()) {
+      if (!config.contains(name) || config[name].is_null()) config[name] = token;
     }
   }
-  const std::vector<AddedToken> special = SpecialTokens(*config);
+  const std::vector<AddedToken> special = SpecialTokens(config);
 
   absl::flat_hash_map<std::string, TokenId> vocab(spec->vocab.begin(), spec->vocab.end());
   absl::flat_hash_set<std::string> present;
@@ -110,7 +108,7 @@ absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec) {
     token.id = known != vocab.end() ? known->second : next++;
     spec->added.push_back(std::move(token));
   };
-  for (auto& [id, token] : ListedTokens(*config, *added, special)) add(token);
+  for (auto& [id, token] : ListedTokens(config, added, special)) add(token);
   for (const AddedToken& token : special) add(token);
   std::sort(spec->added.begin(), spec->added.end(),
             [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });

@@ -166,7 +166,7 @@ TEST(Runner, SaysWhatItIs) {
   options.dtype = "auto";
   options.threads = 2;
   const auto runner = LoadOrDie(options);
-  EXPECT_EQ(runner->dtype(), CpuPrefersBFloat16() ? "bfloat16" : "float32");
+  EXPECT_EQ(runner->dtype(), BestKernels().rounds_operands ? "bfloat16" : "float32");
   EXPECT_EQ(runner->kernel_name(), BestKernels().name);
   EXPECT_EQ(runner->threads(), 2);
   EXPECT_EQ(runner->kv_blocks(), 64);

@@ -3,6 +3,7 @@
 #include <grpc/grpc.h>
 
 #include <map>
+#include <memory>
 
 #include "bench/polling_thread.h"
 #include "common/kv/prefix_hash.h"
@@ -10,6 +11,8 @@
 #include "common/rpc/server.h"
 #include "draft_service/draft_sampler.h"
 #include "draft_service/draft_service.h"
+#include "outrider/v1/draft.grpc.pb.h"
+#include "outrider/v1/target.grpc.pb.h"
 #include "target_service/rejection_sampler.h"
 #include "target_service/target_service.h"
 #include "tests/unit/held_sampler.h"
@@ -168,10 +171,11 @@ class ModelServicesTest : public ::testing::Test {
   uint64_t next_plain_ = 0;
   std::unique_ptr<Worker> target_worker_ = StartWorker(std::make_unique<RejectionSampler>());
   std::unique_ptr<Worker> draft_worker_ = StartWorker(std::make_unique<DraftSampler>());
-  TargetService target_service_{*target_worker_, Info()};
-  DraftService draft_service_{*draft_worker_, Info(), /*default_top_n=*/4};
-  TargetConnection target_{&target_service_, MakeStub<v1::Target>, OpenStream};
-  DraftConnection draft_{&draft_service_, MakeStub<v1::Draft>, OpenDraftStream};
+  std::unique_ptr<StreamService> target_service_ = MakeTargetService(*target_worker_, Info());
+  std::unique_ptr<StreamService> draft_service_ =
+      MakeDraftService(*draft_worker_, Info(), /*default_top_n=*/4);
+  TargetConnection target_{target_service_.get(), MakeStub<v1::Target>, OpenStream};
+  DraftConnection draft_{draft_service_.get(), MakeStub<v1::Draft>, OpenDraftStream};
 };
 
 TEST_F(ModelServicesTest, PenaltiesOfARowSeeTheDraftedTokensBeforeIt) {
@@ -225,8 +229,8 @@ TEST_F(ModelServicesTest, OutputThatIsSentWithThePromptIsStillOutput) {
 TEST_F(ModelServicesTest, ACancelledItemIsNotAnsweredAndItsSequenceGoesOn) {
   const auto hold = std::make_shared<testing::Hold>();
   const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
-  TargetService service(*worker, Info());
-  TargetConnection target(&service, MakeStub<v1::Target>, OpenStream);
+  const std::unique_ptr<StreamService> service = MakeTargetService(*worker, Info());
+  TargetConnection target(service.get(), MakeStub<v1::Target>, OpenStream);
   Sequence first, sequence;
   first.id = std::string(16, 'f');
   target.Send(Verify(first));
@@ -361,8 +365,8 @@ TEST_F(ModelServicesTest, AProposalOfTheTargetsOwnThatCannotBeIsRefused) {
   info.set_max_tree_nodes(12);
   info.add_proposers()->set_proposer(v1::PROPOSER_MEDUSA);
   info.add_proposers()->set_proposer(v1::PROPOSER_EAGLE);
-  TargetService service(*target_worker_, info);
-  TargetConnection target(&service, MakeStub<v1::Target>, OpenStream);
+  const std::unique_ptr<StreamService> service = MakeTargetService(*target_worker_, info);
+  TargetConnection target(service.get(), MakeStub<v1::Target>, OpenStream);
   Sequence sequence;
   const auto ask = [&](uint32_t k, const Change& change) {
     v1::TargetItem item = Verify(sequence);

@@ -19,23 +19,23 @@ TEST(Command, BringsABatchAcross) {
   absl::StatusOr<Command> decoded = Command::Decode(EncodeForward(batch));
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   const Command command = *std::move(decoded);
-  ASSERT_EQ(command.batch().size(), batch.size());
+  ASSERT_EQ(command.batch.size(), batch.size());
   for (size_t i = 0; i < batch.size(); ++i) {
-    EXPECT_THAT(command.batch()[i].tokens, ElementsAreArray(tokens));
-    EXPECT_THAT(command.batch()[i].blocks, ElementsAreArray(batch[i].blocks));
-    EXPECT_EQ(command.batch()[i].position, 20);
-    EXPECT_EQ(command.batch()[i].logit_rows, 2);
-    EXPECT_EQ(command.batch()[i].tree_begin, batch[i].tree_begin);
-    EXPECT_THAT(command.batch()[i].parents, ElementsAreArray(batch[i].parents));
+    EXPECT_THAT(command.batch[i].tokens, ElementsAreArray(tokens));
+    EXPECT_THAT(command.batch[i].blocks, ElementsAreArray(batch[i].blocks));
+    EXPECT_EQ(command.batch[i].position, 20);
+    EXPECT_EQ(command.batch[i].logit_rows, 2);
+    EXPECT_EQ(command.batch[i].tree_begin, batch[i].tree_begin);
+    EXPECT_THAT(command.batch[i].parents, ElementsAreArray(batch[i].parents));
   }
 }
 
 TEST(Command, BringsACopyAcross) {
   const absl::StatusOr<Command> command = Command::Decode(EncodeCopy(3, 5));
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_TRUE(command->batch().empty());
-  EXPECT_EQ(command->from(), 3);
-  EXPECT_EQ(command->to(), 5);
+  EXPECT_TRUE(command->batch.empty());
+  EXPECT_EQ(command->from, 3);
+  EXPECT_EQ(command->to, 5);
 }
 
 TEST(Command, BringsMovesAcross) {
@@ -43,9 +43,9 @@ TEST(Command, BringsMovesAcross) {
   const std::vector<SlotMove> moves = {{9, 7}, {12, 8}};
   const absl::StatusOr<Command> command = Command::Decode(EncodeMoves(blocks, moves));
   ASSERT_TRUE(command.ok()) << command.status();
-  EXPECT_TRUE(command->batch().empty());
-  EXPECT_THAT(command->blocks(), ElementsAreArray(blocks));
-  EXPECT_THAT(command->moves(), ElementsAreArray(moves));
+  EXPECT_TRUE(command->batch.empty());
+  EXPECT_THAT(command->blocks, ElementsAreArray(blocks));
+  EXPECT_THAT(command->moves, ElementsAreArray(moves));
 }
 
 TEST(Command, IsNeverReadBeyondItsEnd) {

@@ -266,8 +266,8 @@ class PaddingBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& /*threads*/) const override {
-    return TorchModel::Create(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),
-                              options);
+    return MakeTorchModel(spec, weights, std::make_unique<PaddingRunner>(options.observe != nullptr),
+                          options);
   }
 };
 
@@ -320,8 +320,8 @@ TEST(Ranks, EndAfterTheRunnerAndItsGraphs) {
   for (int rank = 0; rank < 2; ++rank) {
     threads.emplace_back([&, rank] {
       absl::StatusOr<std::unique_ptr<Model>> model =
-          TorchModel::Create(spec, files, std::make_unique<EndingRunner>(ended[rank]),
-                             testing::RankOptions("gqa3-sharded", 2, rank, address));
+          MakeTorchModel(spec, files, std::make_unique<EndingRunner>(ended[rank]),
+                         testing::RankOptions("gqa3-sharded", 2, rank, address));
       EXPECT_TRUE(model.ok()) << model.status();
       if (model.ok()) models[rank] = *std::move(model);
     });

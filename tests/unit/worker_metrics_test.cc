@@ -39,8 +39,7 @@ class GraphMetrics : public ::testing::Test {
   }
 
   prometheus::Registry registry_;
-  WorkerMetrics metrics_{registry_, "target"};
-  const Worker::Hooks hooks_ = metrics_.Hooks();
+  const Worker::Hooks hooks_ = MetricHooks(registry_, "target");
 };
 
 TEST_F(GraphMetrics, CountCaptures) {

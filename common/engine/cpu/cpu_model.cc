@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -26,14 +27,14 @@ void KeepRows(const std::vector<int>& rows, size_t row_bytes, char* data) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CpuModel>> CpuModel::Create(const DecoderConfig& spec, CpuWeights weights,
-                                                           const CpuModelOptions& options,
+                                                           const RunnerOptions& options,
                                                            const Kernels& kernels, ThreadPool& thread_pool) {
   std::unique_ptr<CpuModel> model(new CpuModel(spec, std::move(weights), options, kernels, thread_pool));
-  if (absl::Status status = model->AllocateMemory(); !status.ok()) return status;
+  OUTRIDER_TRY(model->AllocateMemory());
   return model;
 }
 
-CpuModel::CpuModel(const DecoderConfig& spec, CpuWeights weights, const CpuModelOptions& options,
+CpuModel::CpuModel(const DecoderConfig& spec, CpuWeights weights, const RunnerOptions& options,
                    const Kernels& kernels, ThreadPool& thread_pool)
     : spec_(spec),
       weights_(std::move(weights)),
@@ -43,15 +44,14 @@ CpuModel::CpuModel(const DecoderConfig& spec, CpuWeights weights, const CpuModel
       max_positions_(static_cast<int>(std::min<int64_t>(
           spec.max_position_embeddings, static_cast<int64_t>(options.kv_blocks) * options.block_size))),
       rope_(spec, max_positions_),
-      kv_geometry_(LayOutKv(spec, weights_.storage, options.block_size)),
-      kv_(kv_geometry_.layer),
+      kv_(LayOutKv(spec, weights_.storage, options.block_size)),
       qkv_columns_((spec.heads + 2 * spec.kv_heads) * spec.head_dim),
       multiplier_(kernels, thread_pool, weights_.storage),
       rows_(spec.heads, spec.kv_heads, options.block_size) {}
 
 absl::Status CpuModel::AllocateMemory() {
   const size_t blocks = static_cast<size_t>(options_.kv_blocks);
-  if (kv_geometry_.block_bytes > std::numeric_limits<int64_t>::max() / blocks) {
+  if (bytes_per_block() > std::numeric_limits<int64_t>::max() / blocks) {
     return absl::ResourceExhaustedError("the KV pool (--kv-blocks, --block-size) is larger than any memory");
   }
   const size_t rows = static_cast<size_t>(options_.max_batch_rows);
@@ -64,8 +64,7 @@ absl::Status CpuModel::AllocateMemory() {
     const char* what;
   };
   const Request requests[] = {
-      {cache_, kv_geometry_.block_bytes * static_cast<size_t>(options_.kv_blocks),
-       "the KV pool (--kv-blocks, --block-size)"},
+      {cache_, bytes_per_block() * blocks, "the KV pool (--kv-blocks, --block-size)"},
       {hidden_, rows * static_cast<size_t>(spec_.hidden_size) * 4, "hidden states"},
       {normalized_,
        rows * static_cast<size_t>(std::max(spec_.hidden_size, spec_.attention_input)) *
@@ -81,9 +80,7 @@ absl::Status CpuModel::AllocateMemory() {
       {scores_, scores * 4, "attention scores"},
   };
   for (const Request& request : requests) {
-    absl::StatusOr<Buffer> buffer = Buffer::Allocate(request.bytes, request.what);
-    if (!buffer.ok()) return buffer.status();
-    request.buffer = *std::move(buffer);
+    request.buffer = OUTRIDER_TRY(Buffer::Allocate(request.bytes, request.what));
   }
   kv_.base = cache_.data();
   rows_.ReserveMemory(options_.max_batch_rows);
@@ -97,7 +94,9 @@ std::string CpuModel::dtype() const {
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   rows_.List(batch);
-  Embed(batch);
+  // A layer that continues another model's states has no table.
+  spec_.outer_norms ? EmbedTokens(batch) : TakeEmbeddings(batch);
+  ObserveFloats(kEmbedded, 0, rows_.size(), hidden_, spec_.hidden_size, spec_.hidden_size);
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
   hidden_columns_ = spec_.hidden_size * (1 + static_cast<int>(pass.taps.size()));
   shown_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
@@ -106,21 +105,9 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
     ComputeLayer(i, last);
     ShowTaps(pass.taps, i + 1, last);
   }
-  const LogitsView logits = Finish();
-  return LogitsView{logits.data,
-                    logits.rows,
-                    logits.vocab,
-                    {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_}};
-}
-
-void CpuModel::Embed(absl::Span<const SequenceRows> batch) {
-  // A layer that continues another model's states has no table.
-  if (!spec_.outer_norms) {
-    TakeEmbeddings(batch);
-  } else {
-    EmbedTokens(batch);
-  }
-  ObserveFloats(kEmbedded, 0, rows_.size(), hidden_, spec_.hidden_size, spec_.hidden_size);
+  LogitsView logits = Finish();
+  logits.hidden = {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_};
+  return logits;
 }
 
 void CpuModel::EmbedTokens(absl::Span<const SequenceRows> batch) {
@@ -173,7 +160,7 @@ void CpuModel::ComputeLayer(int i, bool last) {
   const Product after = {last ? weights_.head : weights_.layers[static_cast<size_t>(i) + 1].qkv,
                          qkv.epilogue};
   if (i > 0 || spec_.attention_input == 0) Normalize(layer.attention_norm, rows);
-  Multiply(qkv, attention_out, rows, normalized_, layer.qkv.k, qkv_, qkv_columns_);
+  multiplier_.Multiply(qkv, attention_out, rows, normalized_.data(), qkv_.data(), qkv_columns_);
   Attend(i);
   ObserveOperands(kAttended, i, rows, attention_out_, attention_columns);
   if (last) {
@@ -182,12 +169,13 @@ void CpuModel::ComputeLayer(int i, bool last) {
              attention_out_.data());
     rows = static_cast<int>(rows_.kept_rows().size());
   }
-  Multiply(attention_out, gate_up, rows, attention_out_, attention_columns, hidden_, hidden);
+  multiplier_.Multiply(attention_out, gate_up, rows, attention_out_.data(), hidden_.data(), hidden);
   ObserveFloats(kAfterAttention, i, rows, hidden_, hidden, hidden);
   Normalize(layer.mlp_norm, rows);
-  Multiply(gate_up, mlp_out, rows, normalized_, hidden, activations_, spec_.intermediate_size);
+  multiplier_.Multiply(gate_up, mlp_out, rows, normalized_.data(), activations_.data(),
+                       spec_.intermediate_size);
   ObserveOperands(kActivated, i, rows, activations_, spec_.intermediate_size);
-  Multiply(mlp_out, after, rows, activations_, spec_.intermediate_size, hidden_, hidden);
+  multiplier_.Multiply(mlp_out, after, rows, activations_.data(), hidden_.data(), hidden);
   ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
 }
 
@@ -224,7 +212,8 @@ LogitsView CpuModel::Finish() {
 LogitsView CpuModel::MultiplyHead(int rows) {
   const Product head = {weights_.head, Epilogue::kStore};
   const Product first_of_next_step = {weights_.layers[0].qkv, Epilogue::kStore};
-  Multiply(head, first_of_next_step, rows, normalized_, spec_.hidden_size, logits_, spec_.logit_columns());
+  multiplier_.Multiply(head, first_of_next_step, rows, normalized_.data(), logits_.data(),
+                       spec_.logit_columns());
   return {logits_.floats(), rows, spec_.logit_columns()};
 }
 
@@ -234,7 +223,7 @@ absl::StatusOr<LogitsView> CpuModel::Project(absl::Span<const float> hidden) {
 }
 
 absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& weights) {
-  return CpuMatrix::Create(weights, weights_.storage, kernels_, thread_pool_);
+  return LoadCpuMatrix(weights, weights_.storage, kernels_, thread_pool_);
 }
 
 void CpuModel::Attend(int layer) {
@@ -308,11 +297,6 @@ void CpuModel::Normalize(const float* weight, int rows) {
     if (weight == nullptr) return multiplier_.ToOperands(from, hidden, to);
     kernels_.rms_norm(from, weight, epsilon, hidden, weights_.storage, to);
   });
-}
-
-void CpuModel::Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
-                        const Buffer& y, int y_stride) {
-  multiplier_.Multiply(product, next, rows, x.data(), x_stride, y.data(), y_stride);
 }
 
 void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {

@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -23,28 +22,17 @@
 
 namespace outrider {
 
-struct CpuModelOptions {
-  int kv_blocks;
-  int block_size;
-  int max_batch_rows;
-  std::function<void(const StageOutput& output)> observe;  // may be null
-};
-
-// The memory layout of a KV block.
-struct KvGeometry {
-  KvLayer layer;  // layer 0, without its address
-  size_t layer_bytes = 0;
-  size_t block_bytes = 0;  // all layers
-};
-KvGeometry LayOutKv(const DecoderConfig& spec, Storage storage, int block_size);
+// Layer 0 of a KV pool, without its address. All layers take equal parts of a block.
+KvLayer LayOutKv(const DecoderConfig& spec, Storage storage, int block_size);
 
 // Owns the KV pool ([block][layer][keys, values], so that a block is contiguous) and the scratch memory of a
 // step. Uses other threads inside Forward only.
 class CpuModel final : public Model {
  public:
-  // `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED if there is not enough memory.
+  // options.kv_blocks is not 0. `kernels` and `thread_pool` must outlive the model. RESOURCE_EXHAUSTED if
+  // there is not enough memory.
   static absl::StatusOr<std::unique_ptr<CpuModel>> Create(const DecoderConfig& spec, CpuWeights weights,
-                                                          const CpuModelOptions& options,
+                                                          const RunnerOptions& options,
                                                           const Kernels& kernels, ThreadPool& thread_pool);
 
   absl::StatusOr<LogitsView> Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) override;
@@ -63,18 +51,17 @@ class CpuModel final : public Model {
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }
   int max_positions() const override { return max_positions_; }
-  size_t bytes_per_block() const override { return kv_geometry_.block_bytes; }
+  size_t bytes_per_block() const override { return static_cast<size_t>(kv_.block_bytes); }
   size_t weight_bytes() const override { return weights_.memory.bytes(); }
 
  private:
-  CpuModel(const DecoderConfig& spec, CpuWeights weights, const CpuModelOptions& options,
+  CpuModel(const DecoderConfig& spec, CpuWeights weights, const RunnerOptions& options,
            const Kernels& kernels, ThreadPool& thread_pool);
   absl::Status AllocateMemory();
 
   // Computes one layer for the listed rows; the last layer of a pass keeps only the wanted rows after its
   // attention.
   void ComputeLayer(int i, bool last);
-  void Embed(absl::Span<const SequenceRows> batch);
   void EmbedTokens(absl::Span<const SequenceRows> batch);
   // The same if all rows are given: the residual stream, and operands for the first layer's attention.
   void TakeEmbeddings(absl::Span<const SequenceRows> batch);
@@ -89,8 +76,6 @@ class CpuModel final : public Model {
   LogitsView MultiplyHead(int rows);
   // Without a weight, only converts the rows to operands.
   void Normalize(const float* weight, int rows);
-  void Multiply(const Product& product, const Product& next, int rows, const Buffer& x, int x_stride,
-                const Buffer& y, int y_stride);
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const;
@@ -101,12 +86,11 @@ class CpuModel final : public Model {
 
   const DecoderConfig spec_;
   const CpuWeights weights_;
-  const CpuModelOptions options_;
+  const RunnerOptions options_;
   const Kernels& kernels_;
   ThreadPool& thread_pool_;
   int max_positions_;
   RopeTable rope_;
-  const KvGeometry kv_geometry_;
   KvLayer kv_;  // layer 0
   int qkv_columns_;
   const Multiplier multiplier_;

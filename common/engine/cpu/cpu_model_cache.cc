@@ -5,34 +5,30 @@
 #include "common/engine/cpu/cpu_weights.h"
 
 namespace outrider {
-KvGeometry LayOutKv(const DecoderConfig& spec, Storage storage, int block_size) {
-  const size_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
-  KvGeometry kv;
-  kv.layer.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
-  kv.layer.block_size = block_size;
-  kv.layer.slot_stride = RoundUp(block_size, kKvPad);
-  kv.layer.head_dim = spec.head_dim;
-  kv.layer.value_stride = RoundUp(spec.head_dim, kKvPad);
-  const size_t heads = static_cast<size_t>(spec.kv_heads);
-  const size_t keys = heads * static_cast<size_t>(spec.head_dim) * static_cast<size_t>(kv.layer.slot_stride);
-  const size_t values = heads * static_cast<size_t>(block_size) * static_cast<size_t>(kv.layer.value_stride);
-  kv.layer.value_offset = static_cast<int64_t>(keys * element_bytes);
-  kv.layer_bytes = (keys + values) * element_bytes;
-  kv.block_bytes = kv.layer_bytes * static_cast<size_t>(spec.layers);
-  kv.layer.block_bytes = static_cast<int64_t>(kv.block_bytes);
+
+KvLayer LayOutKv(const DecoderConfig& spec, Storage storage, int block_size) {
+  const int64_t element_bytes = storage == Storage::kFloat32 ? 4 : 2;
+  KvLayer kv{};
+  kv.storage = storage == Storage::kInt8 ? Storage::kBFloat16 : storage;
+  kv.block_size = block_size;
+  kv.slot_stride = RoundUp(block_size, kKvPad);
+  kv.head_dim = spec.head_dim;
+  kv.value_stride = RoundUp(spec.head_dim, kKvPad);
+  kv.value_offset = element_bytes * spec.kv_heads * spec.head_dim * kv.slot_stride;
+  const int64_t value_bytes = element_bytes * spec.kv_heads * block_size * kv.value_stride;
+  kv.block_bytes = spec.layers * (kv.value_offset + value_bytes);
   return kv;
 }
 
 KvLayer CpuModel::LayerOfCache(int layer) const {
   KvLayer kv = kv_;
-  kv.base += static_cast<size_t>(layer) * kv_geometry_.layer_bytes;
+  kv.base += kv.block_bytes / spec_.layers * layer;
   return kv;
 }
 
 void CpuModel::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
-  std::memcpy(cache_.data() + static_cast<size_t>(to) * kv_geometry_.block_bytes,
-              cache_.data() + static_cast<size_t>(from) * kv_geometry_.block_bytes, kv_geometry_.block_bytes);
+  std::memcpy(kv_.base + to * kv_.block_bytes, kv_.base + from * kv_.block_bytes, bytes_per_block());
 }
 
 // A slot's key is a column of 32-bit words, one or two dimensions each, and its value a row.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -77,15 +78,8 @@ MatrixSource InterleavedPanels(TensorView first, TensorView second) {
 size_t PackedBytes(int n, int k, Storage storage) {
   const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
   const size_t weights = static_cast<size_t>(kPanel) * static_cast<size_t>(k);
-  switch (storage) {
-    case Storage::kFloat32:
-      return panels * weights * 4;
-    case Storage::kBFloat16:
-      return panels * weights * 2;
-    case Storage::kInt8:
-      return panels * (kScaleBytes + weights);
-  }
-  return 0;
+  if (storage == Storage::kInt8) return panels * (kScaleBytes + weights);
+  return panels * weights * (storage == Storage::kFloat32 ? 4 : 2);
 }
 
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {
@@ -129,16 +123,19 @@ class Loader {
   // After the first error, all calls do nothing.
   TensorView Get(const StoredTensor& tensor) { return source_.Get(tensor.name, tensor.shape, status_); }
 
-  // Adds the rows of all parts, in order.
-  void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to) {
-    if (IsThere(matrix)) Add(matrix.parts, Concatenated(Shapes(matrix)), to);
-  }
-
-  // Adds both parts with alternating panels.
-  void AddInterleaved(const StoredMatrix& matrix, PackedMatrix* to) {
-    if (!IsThere(matrix)) return;
-    std::vector<TensorView> shapes = Shapes(matrix);
-    Add(matrix.parts, InterleavedPanels(std::move(shapes[0]), std::move(shapes[1])), to);
+  // Adds the rows of all parts, in order, or alternating panels of two. Checks the parts before anything is
+  // allocated: sizes are only known to be sensible if the files have them.
+  void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to, bool alternates = false) {
+    std::vector<TensorView> shapes;  // without data
+    for (const StoredTensor& part : matrix.parts) {
+      if (status_.ok()) status_ = source_.Check(part.name, part.shape);
+      shapes.emplace_back().shape = part.shape;
+    }
+    if (!status_.ok()) return;
+    MatrixSource source = alternates ? InterleavedPanels(shapes[0], shapes[1]) : Concatenated(shapes);
+    *to = {nullptr, source.n(), source.k};
+    const size_t offset = Reserve(PackedBytes(to->n, to->k, storage_));
+    matrices_.push_back({matrix.parts, std::move(source), to, offset});
   }
 
   void AddNorm(const StoredTensor& norm, const float** to) { AddVector({norm}, to); }
@@ -157,15 +154,14 @@ class Loader {
 
   absl::StatusOr<Buffer> PackAll(ThreadPool& pool, const std::function<void(double)>& progress) {
     if (!status_.ok()) return status_;
-    absl::StatusOr<Buffer> memory = Buffer::Allocate(bytes_, "the weights");
-    if (!memory.ok()) return memory.status();
+    Buffer memory = OUTRIDER_TRY(Buffer::Allocate(bytes_, "the weights"));
     for (const Vector& vector : vectors_) {
-      float* to = reinterpret_cast<float*>(memory->data() + vector.offset);
+      float* to = reinterpret_cast<float*>(memory.data() + vector.offset);
       ReadElements(vector.source, 0, vector.size, to);
       if (vector.to != nullptr) *vector.to = to;
     }
     for (Matrix& matrix : matrices_) {
-      char* to = memory->data() + matrix.offset;
+      char* to = memory.data() + matrix.offset;
       matrix.source.tensors = GetParts(matrix.parts);
       if (!status_.ok()) return status_;
       Pack(matrix.source, storage_, pool, to);
@@ -194,21 +190,6 @@ class Loader {
     size_t offset;
   };
 
-  // Checks before anything is allocated: sizes are only known to be sensible if the files have them.
-  bool IsThere(const StoredMatrix& matrix) {
-    for (const StoredTensor& part : matrix.parts) {
-      if (status_.ok()) status_ = source_.Check(part.name, part.shape);
-    }
-    return status_.ok();
-  }
-
-  // Views without data.
-  static std::vector<TensorView> Shapes(const StoredMatrix& matrix) {
-    std::vector<TensorView> views;
-    for (const StoredTensor& part : matrix.parts) views.emplace_back().shape = part.shape;
-    return views;
-  }
-
   // All of one type: a checkpoint may have quantised only some of them.
   std::vector<TensorView> GetParts(const std::vector<StoredTensor>& parts) {
     std::vector<TensorView> views;
@@ -217,12 +198,6 @@ class Loader {
                                     [&](const TensorView& view) { return view.type != views[0].type; });
     if (differ && status_.ok()) std::transform(views.begin(), views.end(), views.begin(), AsFloat32);
     return views;
-  }
-
-  void Add(const std::vector<StoredTensor>& parts, MatrixSource source, PackedMatrix* to) {
-    *to = {nullptr, source.n(), source.k};
-    const size_t bytes = PackedBytes(to->n, to->k, storage_);
-    matrices_.push_back({parts, std::move(source), to, Reserve(bytes)});
   }
 
   size_t Reserve(size_t bytes) {
@@ -262,21 +237,18 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
     }
     loader.AddMatrix(from.attention_out, &to.attention_out);
     loader.AddNorm(from.mlp_norm, &to.mlp_norm);
-    loader.AddInterleaved(from.gate_up, &to.gate_up);
+    loader.AddMatrix(from.gate_up, &to.gate_up, /*alternates=*/true);
     loader.AddMatrix(from.mlp_out, &to.mlp_out);
   }
   if (spec.outer_norms) loader.AddNorm(tensors.final_norm, &weights.final_norm);
   if (spec.outer_norms) loader.AddMatrix(tensors.head, &weights.head);
-  absl::StatusOr<Buffer> memory = loader.PackAll(pool, progress);
-  if (!memory.ok()) return memory.status();
-  weights.memory = *std::move(memory);
+  weights.memory = OUTRIDER_TRY(loader.PackAll(pool, progress));
   if (!spec.outer_norms) return weights;
-  absl::StatusOr<Buffer> copy = Buffer::Allocate(weights.embedding.bytes(), "the embedding");
-  if (!copy.ok()) return copy.status();
-  std::memcpy(copy->data(), weights.embedding.data, copy->bytes());
-  weights.embedding.data = copy->data();
+  Buffer copy = OUTRIDER_TRY(Buffer::Allocate(weights.embedding.bytes(), "the embedding"));
+  std::memcpy(copy.data(), weights.embedding.data, copy.bytes());
+  weights.embedding.data = copy.data();
   weights.embedding.memory = nullptr;
-  weights.embedding_memory = *std::move(copy);
+  weights.embedding_memory = std::move(copy);
   return weights;
 }
 

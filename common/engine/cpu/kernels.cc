@@ -40,6 +40,4 @@ const Kernels* FindKernels(const char* name) {
   return nullptr;
 }
 
-bool CpuPrefersBFloat16() { return BestKernels().rounds_operands; }
-
 }  // namespace outrider

@@ -51,11 +51,9 @@ struct LinearArgs {
   int k;  // even
   int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
-  const void* x;  // operands
-  int64_t x_stride;
-  void* y;  // float32; operands for kSiluMul
-  int64_t y_stride;
-  int y_columns;  // columns of y without padding
+  const void* x;      // operands, [rows, k]
+  void* y;            // [rows, y_columns], float32; operands for kSiluMul
+  int64_t y_columns;  // without padding
   // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
   // even.
   int first_panel;
@@ -148,8 +146,6 @@ struct Kernels {
 const Kernels& BestKernels();
 // By name ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU cannot run it.
 const Kernels* FindKernels(const char* name);
-// Whether this CPU has bfloat16 arithmetic, which makes bfloat16 the default for weights.
-bool CpuPrefersBFloat16();
 
 namespace kernels_internal {
 extern const Kernels kPortable;

@@ -22,11 +22,6 @@ using Operand = float;  // for bfloat16 weights
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/cpu/kernels_attention.inc"
 #include "common/engine/cpu/kernels_linear.inc"
 
-namespace outrider::kernels_internal {
-
-const Kernels kAvx2 = {"avx2", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
-
-}  // namespace outrider::kernels_internal
+const outrider::Kernels outrider::kernels_internal::kAvx2 = outrider::KernelsNamed("avx2");

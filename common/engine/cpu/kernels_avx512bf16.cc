@@ -41,12 +41,6 @@ inline IntVec WidenBytes(const char* from) {
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/cpu/kernels_attention.inc"
 #include "common/engine/cpu/kernels_linear.inc"
 
-namespace outrider::kernels_internal {
-
-const Kernels kAvx512BFloat16 = {"avx512bf16", &Linear,  &Attention, &RotateAndStore,
-                                 &ReadSlot,    &RmsNorm, true};
-
-}  // namespace outrider::kernels_internal
+const outrider::Kernels outrider::kernels_internal::kAvx512BFloat16 = outrider::KernelsNamed("avx512bf16");

@@ -23,11 +23,6 @@ using Operand = float;  // for bfloat16 weights
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/cpu/kernels_attention.inc"
 #include "common/engine/cpu/kernels_linear.inc"
 
-namespace outrider::kernels_internal {
-
-const Kernels kNeon = {"neon", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, false};
-
-}  // namespace outrider::kernels_internal
+const outrider::Kernels outrider::kernels_internal::kNeon = outrider::KernelsNamed("neon");

@@ -33,11 +33,6 @@ inline Vec AccumulatePair(Vec sum, const Operand* x, IntVec weights) {
 }  // namespace
 }  // namespace outrider
 
-#include "common/engine/cpu/kernels_attention.inc"
 #include "common/engine/cpu/kernels_linear.inc"
 
-namespace outrider::kernels_internal {
-
-const Kernels kNeonBFloat16 = {"neonbf16", &Linear, &Attention, &RotateAndStore, &ReadSlot, &RmsNorm, true};
-
-}  // namespace outrider::kernels_internal
+const outrider::Kernels outrider::kernels_internal::kNeonBFloat16 = outrider::KernelsNamed("neonbf16");

@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "common/engine/decoder/narrow_floats.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -13,6 +16,27 @@ constexpr int kPanelsPerTask = 4;
 // Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
 // row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
 constexpr int64_t kMinParallelCost = 160 << 10;
+
+class CpuMatrix final : public Matrix {
+ public:
+  CpuMatrix(Buffer memory, const PackedMatrix& matrix, const Multiplier& multiplier)
+      : memory_(std::move(memory)), matrix_(matrix), multiplier_(multiplier) {}
+
+  absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) override {
+    operands_.resize(x.size() * multiplier_.operand_bytes());
+    multiplier_.ToOperands(x.data(), static_cast<int64_t>(x.size()), operands_.data());
+    const Product product = {matrix_, Epilogue::kStore};
+    multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(),
+                         reinterpret_cast<char*>(y.data()), matrix_.n);
+    return absl::OkStatus();
+  }
+
+ private:
+  const Buffer memory_;
+  const PackedMatrix matrix_;
+  const Multiplier multiplier_;
+  std::vector<char> operands_;
+};
 
 }  // namespace
 
@@ -25,8 +49,8 @@ void Multiplier::ToOperands(const float* from, int64_t count, char* to) const {
   for (int64_t i = 0; i < count; ++i) rounded[i] = ToBFloat16(from[i]);
 }
 
-void Multiplier::Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride,
-                          char* y, int y_stride) const {
+void Multiplier::Multiply(const Product& product, const Product& next, int rows, const char* x, char* y,
+                          int y_columns) const {
   if (rows == 0) return;
   const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
   thread_pool_.Run(partition.tasks, [&](int task, int worker) {
@@ -44,10 +68,8 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
     args.n = product.matrix.n;
     args.rows = rows;
     args.x = x;
-    args.x_stride = x_stride;
     args.y = y;
-    args.y_stride = y_stride;
-    args.y_columns = y_stride;
+    args.y_columns = y_columns;
     args.first_panel = partition.FirstPanel(task);
     args.last_panel = partition.FirstPanel(task + 1);
     args.next =
@@ -71,24 +93,13 @@ Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const
   return partition;
 }
 
-absl::StatusOr<std::unique_ptr<Matrix>> CpuMatrix::Create(const TensorView& weights, Storage storage,
-                                                          const Kernels& kernels, ThreadPool& thread_pool) {
+absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
+                                                      const Kernels& kernels, ThreadPool& thread_pool) {
   const int n = static_cast<int>(weights.shape[0]), k = static_cast<int>(weights.shape[1]);
-  absl::StatusOr<Buffer> memory = Buffer::Allocate(PackedBytes(n, k, storage), "a head");
-  if (!memory.ok()) return memory.status();
-  Pack(Concatenated({weights}), storage, thread_pool, memory->data());
-  const PackedMatrix matrix{memory->data(), n, k};
-  return std::unique_ptr<Matrix>(
-      new CpuMatrix(*std::move(memory), matrix, Multiplier(kernels, thread_pool, storage)));
-}
-
-absl::Status CpuMatrix::Multiply(absl::Span<const float> x, absl::Span<float> y) {
-  operands_.resize(x.size() * multiplier_.operand_bytes());
-  multiplier_.ToOperands(x.data(), static_cast<int64_t>(x.size()), operands_.data());
-  const Product product = {matrix_, Epilogue::kStore};
-  multiplier_.Multiply(product, product, static_cast<int>(x.size()) / matrix_.k, operands_.data(), matrix_.k,
-                       reinterpret_cast<char*>(y.data()), matrix_.n);
-  return absl::OkStatus();
+  Buffer memory = OUTRIDER_TRY(Buffer::Allocate(PackedBytes(n, k, storage), "a head"));
+  Pack(Concatenated({weights}), storage, thread_pool, memory.data());
+  const PackedMatrix matrix{memory.data(), n, k};
+  return std::make_unique<CpuMatrix>(std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
 }
 
 }  // namespace outrider

@@ -4,15 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/types/span.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/decoder/tensor_source.h"
-#include "common/engine/memory.h"
 #include "common/engine/model.h"
 #include "common/engine/thread_pool.h"
 
@@ -39,8 +35,8 @@ class Multiplier {
   void ToOperands(const float* from, int64_t count, char* to) const;
 
   // `x` and `y` are as in LinearArgs; `next` is the product after this one.
-  void Multiply(const Product& product, const Product& next, int rows, const char* x, int x_stride, char* y,
-                int y_stride) const;
+  void Multiply(const Product& product, const Product& next, int rows, const char* x, char* y,
+                int y_columns) const;
 
  private:
   // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or
@@ -61,24 +57,9 @@ class Multiplier {
   const size_t operand_bytes_;
 };
 
-// A matrix outside a model's weights.
-class CpuMatrix final : public Matrix {
- public:
-  // Packs a copy of `weights`, [n, k]. `kernels` and `thread_pool` must outlive the matrix.
-  // RESOURCE_EXHAUSTED if there is not enough memory.
-  static absl::StatusOr<std::unique_ptr<Matrix>> Create(const TensorView& weights, Storage storage,
-                                                        const Kernels& kernels, ThreadPool& thread_pool);
-
-  absl::Status Multiply(absl::Span<const float> x, absl::Span<float> y) override;
-
- private:
-  CpuMatrix(Buffer memory, const PackedMatrix& matrix, const Multiplier& multiplier)
-      : memory_(std::move(memory)), matrix_(matrix), multiplier_(multiplier) {}
-
-  const Buffer memory_;
-  const PackedMatrix matrix_;
-  const Multiplier multiplier_;
-  std::vector<char> operands_;
-};
+// Packs a copy of `weights`, [n, k], outside a model's weights. `kernels` and `thread_pool` must outlive the
+// matrix. RESOURCE_EXHAUSTED if there is not enough memory.
+absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
+                                                      const Kernels& kernels, ThreadPool& thread_pool);
 
 }  // namespace outrider

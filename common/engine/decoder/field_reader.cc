@@ -58,6 +58,7 @@ FieldReader FieldReader::Nested(const char* name) {
   if (!object_[name].is_object()) Fail(name, "is not an object");
   FieldReader nested(path_, object_[name]);
   nested.prefix_ = absl::StrCat(prefix_, name, ".");
+  nested.status_ = status_;
   return nested;
 }
 

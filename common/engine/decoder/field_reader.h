@@ -2,15 +2,15 @@
 #pragma once
 
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/spec/status.h"
 #include "common/spec/types.h"
 #include "common/text/json.h"
 
@@ -36,27 +36,25 @@ class FieldReader {
   // One id or a list of ids; empty if absent.
   std::vector<TokenId> TokenIds(const char* name, int vocab_size);
 
-  // A reader of the object in this field, which must be present. Pass it to TakeError afterwards, which
-  // adopts its error.
+  // A reader of the object in this field, which must be present. Its errors are this one's.
   FieldReader Nested(const char* name);
-  void TakeError(const FieldReader& nested) {
-    if (status_.ok()) status_ = nested.status_;
+  // Takes over the error of a reader of another object.
+  void TakeError(const FieldReader& other) {
+    if (status_->ok()) *status_ = other.status();
   }
 
   template <typename... Parts>
   void Fail(absl::string_view name, const Parts&... parts) {
-    if (status_.ok()) {
-      status_ = absl::InvalidArgumentError(absl::StrCat(path_, ": ", prefix_, name, " ", parts...));
-    }
+    if (status_->ok()) *status_ = Invalid(path_, ": ", prefix_, name, " ", parts...);
   }
 
-  const absl::Status& status() const { return status_; }
+  const absl::Status& status() const { return *status_; }
 
  private:
   const std::string path_;
   const nlohmann::json& object_;
   std::string prefix_;  // prepended to field names in errors
-  absl::Status status_;
+  std::shared_ptr<absl::Status> status_ = std::make_shared<absl::Status>();  // with those it is nested in
 };
 
 // Fails unless the string field, if there is one, has this value.

@@ -4,19 +4,18 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
                                                         int vocab_size) {
   const std::string path = absl::StrCat(model_dir, "/frequent_tokens.json");
-  const absl::StatusOr<nlohmann::json> json = JsonObjectIn(path);
-  if (!json.ok()) return json.status();
-  FieldReader fields(path, *json);
+  const nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, json);
   std::vector<TokenId> tokens = fields.TokenIds("tokens", vocab_size);
   if (fields.status().ok() && tokens.size() < static_cast<size_t>(count)) {
     fields.Fail("tokens", "are ", tokens.size(), ", fewer than --frequent-tokens ", count);

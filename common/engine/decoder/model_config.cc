@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 
 namespace outrider {
@@ -41,25 +41,20 @@ void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   if (spec.intermediate_size % 2 != 0) fields.Fail("intermediate_size", "is odd: ", spec.intermediate_size);
 }
 
-Llama3RopeScaling ReadLlama3Scaling(FieldReader& rope) {
-  Llama3RopeScaling scaling;
-  scaling.factor = rope.Positive("factor");
-  scaling.low_freq_factor = rope.Positive("low_freq_factor");
-  scaling.high_freq_factor = rope.Positive("high_freq_factor");
-  scaling.original_max_position_embeddings = rope.Int("original_max_position_embeddings", 1);
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.Fail("high_freq_factor", "is not above low_freq_factor");
-  }
-  return scaling;
-}
-
 // The parameters of all layers, or of those that do not slide.
 void ReadRopeParameters(FieldReader& rope, DecoderConfig& spec) {
   if (rope.Has("rope_theta")) spec.rope_theta = rope.Positive("rope_theta");
   const char* kind_name = rope.Has("rope_type") ? "rope_type" : "type";
   const std::string kind = rope.String(kind_name, "default");
   if (kind == "llama3") {
-    spec.rope_scaling = ReadLlama3Scaling(rope);
+    Llama3RopeScaling& scaling = spec.rope_scaling.emplace();
+    scaling.factor = rope.Positive("factor");
+    scaling.low_freq_factor = rope.Positive("low_freq_factor");
+    scaling.high_freq_factor = rope.Positive("high_freq_factor");
+    scaling.original_max_position_embeddings = rope.Int("original_max_position_embeddings", 1);
+    if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+      rope.Fail("high_freq_factor", "is not above low_freq_factor");
+    }
   } else if (kind == "linear") {
     spec.rope_linear_factor = rope.Positive("factor");
   } else if (kind != "default") {
@@ -224,26 +219,20 @@ void ReadRope(FieldReader& fields, DecoderConfig& spec) {
       ReadRopeParameters(full, spec);
       RequireValue(sliding, "rope_type", "default");
       spec.sliding_rope_theta = sliding.Positive("rope_theta");
-      rope.TakeError(full);
-      rope.TakeError(sliding);
     } else {
       ReadRopeParameters(rope, spec);
     }
-    fields.TakeError(rope);
   }
 }
 
 absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::string path = absl::StrCat(model_dir, "/config.json");
-  absl::StatusOr<nlohmann::json> json = JsonObjectIn(path);
-  if (!json.ok()) return json.status();
-  FieldReader fields(path, *json);
+  nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, json);
   ModelConfig config;
   config.decoder = ReadDecoder(fields);
   config.quantization = ReadQuantization(fields);
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
-  if (!fields.status().ok()) return fields.status();
-
   const int vocab = config.decoder.vocab_size;
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
   if (!bos.empty()) config.bos_token_id = bos[0];
@@ -251,9 +240,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   if (!fields.status().ok()) return fields.status();
 
   const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
-  absl::StatusOr<nlohmann::json> generation_json = JsonObjectIfThere(generation_path);
-  if (!generation_json.ok()) return generation_json.status();
-  FieldReader generation(generation_path, *generation_json);
+  nlohmann::json generation_json = OUTRIDER_TRY(JsonObjectIfThere(generation_path));
+  FieldReader generation(generation_path, generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);
   if (!generation.status().ok()) return generation.status();
   return config;

@@ -82,7 +82,6 @@ CompressedTensors ReadCompressedTensors(FieldReader& fields) {
   if (fields.Has("sparsity_config") && !fields.At("sparsity_config").empty()) {
     FieldReader sparsity = fields.Nested("sparsity_config");
     OneOf(sparsity, "format", "", {"dense"});
-    fields.TakeError(sparsity);
   }
   CompressedTensors read;
   if (!fields.Has("config_groups") || fields.At("config_groups").empty()) {
@@ -91,24 +90,20 @@ CompressedTensors ReadCompressedTensors(FieldReader& fields) {
   FieldReader groups = fields.Nested("config_groups");
   std::string first;
   for (const auto& [name, value] : fields.At("config_groups").items()) {
-    if (!fields.status().ok() || !groups.status().ok()) break;
+    if (!fields.status().ok()) break;
     FieldReader group = groups.Nested(name.c_str());
     OneOf(group, "format", format.c_str(), {format});
     if (!group.Has("weights")) group.Fail("weights", "is missing");
-    if (group.status().ok()) {
-      FieldReader weights = group.Nested("weights");
-      const CompressedTensors found = ReadWeights(weights, format);
-      group.TakeError(weights);
-      if (first.empty()) {
-        first = name;
-        read = found;
-      } else if (found != read) {
-        group.Fail("weights", "are not as those of ", first, ", which is not supported");
-      }
+    if (!fields.status().ok()) break;
+    FieldReader weights = group.Nested("weights");
+    const CompressedTensors found = ReadWeights(weights, format);
+    if (first.empty()) {
+      first = name;
+      read = found;
+    } else if (found != read) {
+      group.Fail("weights", "are not as those of ", first, ", which is not supported");
     }
-    groups.TakeError(group);
   }
-  fields.TakeError(groups);
   return read;
 }
 
@@ -166,9 +161,7 @@ struct Describer {
 std::optional<Quantization> ReadQuantization(FieldReader& config) {
   if (!config.Has("quantization_config")) return std::nullopt;
   FieldReader fields = config.Nested("quantization_config");
-  const Quantization read = ReadMethod(fields);
-  config.TakeError(fields);
-  return read;
+  return ReadMethod(fields);
 }
 
 std::string QuantizationInWords(const Quantization& quantization) {

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
 
@@ -40,13 +41,6 @@ size_t BytesOf(absl::string_view type) {
   if (type == "F16" || type == "BF16" || type == "I16" || type == "U16") return 2;
   if (type == "I8" || type == "U8" || type == "BOOL" || type == "F8_E4M3" || type == "F8_E5M2") return 1;
   return 0;
-}
-
-std::optional<ElementType> ReadableType(absl::string_view type) {
-  if (type == "F32") return ElementType::kFloat32;
-  if (type == "BF16") return ElementType::kBFloat16;
-  if (type == "F16") return ElementType::kFloat16;
-  return std::nullopt;
 }
 
 std::string ShapeName(absl::Span<const int64_t> shape) {
@@ -86,7 +80,7 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   const std::string index_path = absl::StrCat(model_dir, "/model.safetensors.index.json");
   std::error_code ignored;
   if (std::filesystem::exists(single, ignored) || !std::filesystem::exists(index_path, ignored)) {
-    if (absl::Status status = tensors.AddFile(single); !status.ok()) return status;
+    OUTRIDER_TRY(tensors.AddFile(single));
     return tensors;
   }
   const absl::StatusOr<Json> parsed = ParseJson(ReadFile(index_path).value_or(""));
@@ -105,10 +99,7 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   }
   std::sort(names.begin(), names.end());
   names.erase(std::unique(names.begin(), names.end()), names.end());
-  for (const std::string& name : names) {
-    if (absl::Status status = tensors.AddFile(absl::StrCat(model_dir, "/", name)); !status.ok())
-      return status;
-  }
+  for (const std::string& name : names) OUTRIDER_TRY(tensors.AddFile(absl::StrCat(model_dir, "/", name)));
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     const std::string path = absl::StrCat(model_dir, "/", file.get<std::string>());
     const auto found = tensors.tensors_.find(tensor);
@@ -221,13 +212,13 @@ const SafeTensors::Stored* SafeTensors::Find(absl::string_view name) const {
 absl::Status SafeTensors::Refuse(absl::string_view name, absl::string_view why) const {
   const Stored* const found = Find(name);
   const std::string& where = found != nullptr ? files_[found->file].path : Where();
-  return absl::InvalidArgumentError(absl::StrCat(where, ": tensor ", name, ": ", why));
+  return Invalid(where, ": tensor ", name, ": ", why);
 }
 
 absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::string_view name,
                                                                       absl::Span<const int64_t> shape) const {
   const Stored* const found = Find(name);
-  if (found == nullptr) return absl::InvalidArgumentError(absl::StrCat(Where(), ": no tensor ", name));
+  if (found == nullptr) return Invalid(Where(), ": no tensor ", name);
   if (found->shape != shape) {
     return Refuse(name, absl::StrCat("shape ", ShapeName(found->shape), ", expected ", ShapeName(shape)));
   }
@@ -235,22 +226,22 @@ absl::StatusOr<const SafeTensors::Stored*> SafeTensors::FindWithShape(absl::stri
 }
 
 absl::StatusOr<TensorView> SafeTensors::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
-  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
-  if (!found.ok()) return found.status();
-  const std::optional<ElementType> type = ReadableType((*found)->type);
-  if (!type.has_value()) {
-    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected F32, BF16 or F16"));
+  const Stored* const found = OUTRIDER_TRY(FindWithShape(name, shape));
+  const std::string& type = found->type;
+  if (type != "F32" && type != "BF16" && type != "F16") {
+    return Refuse(name, absl::StrCat("dtype ", type, ", expected F32, BF16 or F16"));
   }
-  return TensorView{*type, (*found)->shape, (*found)->data.data()};
+  const ElementType read = type == "F32"    ? ElementType::kFloat32
+                           : type == "BF16" ? ElementType::kBFloat16
+                                            : ElementType::kFloat16;
+  return TensorView{read, found->shape, found->data.data()};
 }
 
 absl::StatusOr<absl::string_view> SafeTensors::GetBytes(absl::string_view name, absl::string_view type,
                                                         absl::Span<const int64_t> shape) const {
-  const absl::StatusOr<const Stored*> found = FindWithShape(name, shape);
-  if (!found.ok()) return found.status();
-  if ((*found)->type != type)
-    return Refuse(name, absl::StrCat("dtype ", (*found)->type, ", expected ", type));
-  return (*found)->data;
+  const Stored* const found = OUTRIDER_TRY(FindWithShape(name, shape));
+  if (found->type != type) return Refuse(name, absl::StrCat("dtype ", found->type, ", expected ", type));
+  return found->data;
 }
 
 uint64_t SafeTensors::Hash() const {

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "common/engine/decoder/tensor_source.h"
-
 namespace outrider {
 namespace {
 
@@ -50,12 +48,6 @@ void AlongColumns(const uint32_t* words, int64_t rows, int64_t columns, float* t
   }
 }
 
-std::array<float, 256> AllFloat8() {
-  std::array<float, 256> values;
-  for (size_t i = 0; i < values.size(); ++i) values[i] = FromFloat8(static_cast<uint8_t>(i));
-  return values;
-}
-
 }  // namespace
 
 void LevelsOfInt8(absl::string_view bytes, float* to) {
@@ -63,7 +55,11 @@ void LevelsOfInt8(absl::string_view bytes, float* to) {
 }
 
 void LevelsOfFloat8(absl::string_view bytes, float* to) {
-  static const std::array<float, 256> values = AllFloat8();
+  static const std::array<float, 256> values = [] {
+    std::array<float, 256> all;
+    for (size_t i = 0; i < all.size(); ++i) all[i] = FromFloat8(static_cast<uint8_t>(i));
+    return all;
+  }();
   for (const char byte : bytes) *to++ = values[static_cast<uint8_t>(byte)];
 }
 

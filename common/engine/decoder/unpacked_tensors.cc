@@ -47,7 +47,8 @@ class Unpacker {
     if (format.packed) {
       MakeLevels([&](float* to) { LevelsAlongRows(WordsOf(stored), rows_, columns_, format.bits, to); });
     } else {
-      if (format.floats) RefuseNaN(stored);
+      const auto is_nan = [](char float8) { return (float8 & 0x7f) == 0x7f; };
+      if (format.floats && std::any_of(stored.begin(), stored.end(), is_nan)) Refuse("weight", "holds NaN");
       MakeLevels([&](float* to) { format.floats ? LevelsOfFloat8(stored, to) : LevelsOfInt8(stored, to); });
     }
     MakeGroups(format.group_size, "weight_scale");
@@ -152,12 +153,6 @@ class Unpacker {
 
   void RequireWholeWords(int64_t count, int64_t in_word, const char* what) {
     if (count % in_word != 0) Refuse("qweight", "its ", count, " ", what, " do not fill words of ", in_word);
-  }
-
-  void RefuseNaN(absl::string_view floats8) {
-    if (std::any_of(floats8.begin(), floats8.end(), [](char byte) { return (byte & 0x7f) == 0x7f; })) {
-      Refuse("weight", "holds NaN");
-    }
   }
 
   // compressed-tensors stores the shape that its words were packed from.

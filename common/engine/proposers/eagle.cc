@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "common/engine/decoder/frequent_head.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -32,7 +32,7 @@ absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states, in
   const size_t columns = own_.tokens.empty() ? vocab : own_.tokens.size();
   const size_t count = static_cast<size_t>(rows);
   few_.resize(count * columns);
-  if (absl::Status status = own_.matrix->Multiply(states, absl::MakeSpan(few_)); !status.ok()) return status;
+  OUTRIDER_TRY(own_.matrix->Multiply(states, absl::MakeSpan(few_)));
   if (own_.softcap) {
     const float cap = static_cast<float>(*own_.softcap);
     for (float& logit : few_) logit = cap * std::tanh(logit / cap);
@@ -90,7 +90,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
     for (const Drafting* drafting : draftings) rows += static_cast<int>(MissingRows(*drafting).tokens.size());
     for (Drafting* drafting : draftings) {
       if (rows <= parts_.max_rows) break;
-      if (absl::Status status = CatchUp(*drafting); !status.ok()) return status;
+      OUTRIDER_TRY(CatchUp(*drafting));
     }
   }
   tokens_.clear();
@@ -115,8 +115,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
     batch.back().logit_rows = 0;
     batch.back().hidden_rows = drafting->rows;
   }
-  const absl::StatusOr<HiddenView> states = Run(batch);
-  if (!states.ok()) return states.status();
+  const HiddenView states = OUTRIDER_TRY(Run(batch));
   outputs_.clear();
   int row = 0;
   for (Drafting* drafting : draftings) {
@@ -124,7 +123,7 @@ absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> dr
       drafting->sequence->set_proposer_computed(static_cast<int>(drafting->sequence->tokens().size()));
     }
     for (int r = 0; r < drafting->rows; ++r) {
-      const float* const state = states->row(row++).data();
+      const float* const state = states.row(row++).data();
       drafting->states.insert(drafting->states.end(), state, state + parts_.hidden_size);
       outputs_.insert(outputs_.end(), state, state + parts_.hidden_size);
       if (!parts_.eagle3) continue;
@@ -157,7 +156,7 @@ absl::Status Eagle::CatchUp(Drafting& drafting) {
       const float* const before = StateOf(sequence.blocks(), rows.position + static_cast<int>(i) - 1);
       AddInput(rows.tokens[i], before);
     }
-    if (const auto states = Run(batch); !states.ok()) return states.status();
+    OUTRIDER_TRY(Run(batch));
     sequence.set_proposer_computed(rows.position + static_cast<int>(count));
   }
 }
@@ -169,18 +168,16 @@ void Eagle::AddInput(TokenId token, const float* before) {
 
 absl::StatusOr<HiddenView> Eagle::Run(std::vector<SequenceRows>& batch) {
   embedded_.resize(states_.size());
-  absl::Status status = parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_));
-  if (status.ok()) status = MakeRows();
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_)));
+  OUTRIDER_TRY(MakeRows());
   const size_t columns = rows_.size() / tokens_.size();
   size_t first = 0;
   for (SequenceRows& rows : batch) {
     rows.embeddings = absl::MakeConstSpan(rows_).subspan(first, rows.tokens.size() * columns);
     first += rows.tokens.size() * columns;
   }
-  const absl::StatusOr<LogitsView> pass = parts_.layer->Forward(batch, {});
-  if (!pass.ok()) return pass.status();
-  return pass->hidden;
+  const LogitsView pass = OUTRIDER_TRY(parts_.layer->Forward(batch, {}));
+  return pass.hidden;
 }
 
 absl::Status Eagle::MakeRows() {
@@ -215,7 +212,7 @@ absl::Status Eagle::Fuse(absl::Span<const float> rows) {
   const size_t hidden = static_cast<size_t>(parts_.hidden_size);
   const size_t columns = (parts_.eagle3 ? parts_.eagle3->taps.size() : 2) * hidden;
   rows_.resize(rows.size() / columns * hidden);
-  if (absl::Status status = parts_.fuse->Multiply(rows, absl::MakeSpan(rows_)); !status.ok()) return status;
+  OUTRIDER_TRY(parts_.fuse->Multiply(rows, absl::MakeSpan(rows_)));
   for (size_t i = 0; i < rows_.size() && !parts_.fuse_bias.empty(); ++i)
     rows_[i] += parts_.fuse_bias[i % hidden];
   return absl::OkStatus();

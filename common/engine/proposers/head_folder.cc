@@ -68,11 +68,6 @@ std::vector<TokenId> HeadWeights::Ids(const std::string& name, int64_t count, in
   return ids;
 }
 
-std::unique_ptr<Matrix> HeadWeights::Load(const std::string& name, int64_t n, int64_t k) {
-  if (!status_.ok()) return nullptr;
-  return Load(tensors_.Get(name, {n, k}));
-}
-
 std::unique_ptr<Matrix> HeadWeights::Load(const absl::StatusOr<TensorView>& view) {
   if (status_.ok()) status_ = view.status();
   if (!status_.ok()) return nullptr;

@@ -48,7 +48,9 @@ class HeadWeights {
   std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape);
   // The ids i + offset[i] of int64 offsets [count]; they must ascend below `vocab`.
   std::vector<TokenId> Ids(const std::string& name, int64_t count, int vocab);
-  std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k);
+  std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k) {
+    return Load(tensors_.Get(name, {n, k}));
+  }
   std::unique_ptr<Matrix> Load(const absl::StatusOr<TensorView>& view);
 
   const SafeTensors& tensors() const { return tensors_; }

@@ -11,6 +11,7 @@
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/proposers/head_folder.h"
 #include "common/engine/proposers/target_proposers.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -95,32 +96,24 @@ std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& co
   return std::nullopt;
 }
 
-// Checks that the folder was trained for this target, if it names one.
-absl::Status CheckTarget(const HeadFolder& folder) {
-  FieldReader& fields = folder.fields;
-  const std::string trained_for = fields.String("target_weights_hash", "");
-  const std::string own = absl::StrCat(absl::Hex(folder.target.weights_hash, absl::kZeroPad16));
-  if (!trained_for.empty() && trained_for != own) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(folder.dir, "/config.json: trained for a target with the weights ", trained_for,
-                     ", but those of ", folder.target.options.model_dir, " are ", own));
-  }
-  CheckSizes(fields, folder.target.decoder);
-  return fields.status();
-}
-
 Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
   const std::string path = dir + "/config.json";
-  const absl::StatusOr<nlohmann::json> config = JsonObjectIn(path);
-  if (!config.ok()) return config.status();
-  FieldReader fields(path, *config);
+  const nlohmann::json config = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, config);
   const HeadFolder folder{dir, fields, target};
-  const std::optional<ProposerKind> kind = KindOf(fields, *config);
+  const std::optional<ProposerKind> kind = KindOf(fields, config);
   if (!kind) {
     fields.Fail("proposer", "must be one of ", absl::StrJoin(kProposerNames, ", "));
     return fields.status();
   }
-  if (absl::Status status = CheckTarget(folder); !status.ok()) return status;
+  const std::string trained_for = fields.String("target_weights_hash", "");
+  const std::string own = absl::StrCat(absl::Hex(target.weights_hash, absl::kZeroPad16));
+  if (!trained_for.empty() && trained_for != own) {
+    return Invalid(path, ": trained for a target with the weights ", trained_for, ", but those of ",
+                   target.options.model_dir, " are ", own);
+  }
+  CheckSizes(fields, target.decoder);
+  if (!fields.status().ok()) return fields.status();
   switch (*kind) {
     case ProposerKind::kMedusa:
       return LoadMedusa(folder);
@@ -155,20 +148,18 @@ size_t ProposerBytesPerBlock(const RunnerOptions& options, const DecoderConfig& 
 
 absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const ProposerTarget& target) {
   if (!target.model.has_hidden_states()) {
-    return absl::InvalidArgumentError(absl::StrCat("--heads ", target.options.heads.front(),
-                                                   ": needs --device cpu or --engine torch, in one process"));
+    return Invalid("--heads ", target.options.heads.front(),
+                   ": needs --device cpu or --engine torch, in one process");
   }
   std::vector<std::unique_ptr<Proposer>> proposers;
   for (const std::string& dir : target.options.heads) {
-    Loaded proposer = LoadProposer(dir, target);
-    if (!proposer.ok()) return proposer.status();
+    auto proposer = OUTRIDER_TRY(LoadProposer(dir, target));
     for (const std::unique_ptr<Proposer>& other : proposers) {
-      if (other->kind() == (*proposer)->kind()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("--heads ", dir, ": there is another ", NameOf(other->kind())));
+      if (other->kind() == proposer->kind()) {
+        return Invalid("--heads ", dir, ": there is another ", NameOf(other->kind()));
       }
     }
-    proposers.push_back(*std::move(proposer));
+    proposers.push_back(std::move(proposer));
   }
   std::sort(proposers.begin(), proposers.end(),
             [](const auto& a, const auto& b) { return a->kind() < b->kind(); });

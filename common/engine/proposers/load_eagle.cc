@@ -2,16 +2,14 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/proposers/eagle.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -100,7 +98,13 @@ struct Layout {
   std::string fuse;
 };
 
-Layout ReadSpeculators(FieldReader& fields) {
+Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
+  if (!fields.Has("speculators_model_type")) {
+    const bool shows = weights.Has("midlayer.hidden_norm.weight");
+    const int version = fields.Has("eagle_version") ? fields.Int("eagle_version", 1, 3) : shows ? 3 : 1;
+    if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
+    return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
+  }
   if (fields.String("speculators_model_type", "") == "eagle") {
     RequireValue(fields, "transformer_layer_architecture", "LlamaDecoderLayer");
     RefuseTrue(fields, "layernorms", "these norms are not computed");
@@ -110,14 +114,6 @@ Layout ReadSpeculators(FieldReader& fields) {
   if (!fields.Has("norm_before_residual")) fields.Fail("norm_before_residual", "is missing");
   RefuseTrue(fields, "norm_before_fc", "this norm is not computed");
   return {true, "layers.0.", "fc."};
-}
-
-Layout ReadLayout(FieldReader& fields, const HeadWeights& weights) {
-  if (fields.Has("speculators_model_type")) return ReadSpeculators(fields);
-  const bool shows = weights.Has("midlayer.hidden_norm.weight");
-  const int version = fields.Has("eagle_version") ? fields.Int("eagle_version", 1, 3) : shows ? 3 : 1;
-  if (version == 2) fields.Fail("eagle_version", "is 2: its layer is that of version 1");
-  return {version == 3, version == 3 ? "midlayer." : "layers.0.", "fc."};
 }
 
 absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig& target) {
@@ -161,8 +157,7 @@ absl::StatusOr<DecoderConfig> ReadEagleConfig(FieldReader& fields, const Decoder
 
 absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   const ProposerTarget& target = folder.target;
-  absl::StatusOr<DecoderConfig> spec = ReadEagleConfig(folder.fields, target.decoder);
-  if (!spec.ok()) return spec.status();
+  DecoderConfig spec = OUTRIDER_TRY(ReadEagleConfig(folder.fields, target.decoder));
   HeadWeights weights(folder);
   if (!weights.status().ok()) return weights.status();
   const int64_t hidden = folder.hidden();
@@ -178,9 +173,9 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
                    .max_rows = target.options.max_batch_rows};
   int64_t fused = 2;
   if (layout.is_eagle3) {
-    parts.eagle3 = ReadEagle3(folder, layout.layer, spec->rms_norm_eps, weights);
+    parts.eagle3 = ReadEagle3(folder, layout.layer, spec.rms_norm_eps, weights);
     fused = static_cast<int64_t>(parts.eagle3->taps.size());
-    spec->attention_input = 2 * folder.hidden();
+    spec.attention_input = 2 * folder.hidden();
   }
   if (!folder.fields.status().ok()) return folder.fields.status();
   parts.fuse = weights.Load(layout.fuse + "weight", hidden, fused * hidden);
@@ -192,15 +187,11 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   options.kv_blocks = target.model.kv_blocks();
   options.observe = nullptr;
   options.progress = nullptr;
-  absl::StatusOr<std::unique_ptr<Model>> layer = target.backend.Load(
-      *spec, EagleTensors(weights.tensors(), layout.layer, target.weights), options, target.threads);
-  if (!layer.ok()) return layer.status();
-  parts.layer = *std::move(layer);
+  parts.layer = OUTRIDER_TRY(target.backend.Load(
+      spec, EagleTensors(weights.tensors(), layout.layer, target.weights), options, target.threads));
   const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);
-  absl::StatusOr<Buffer> states =
-      Buffer::Allocate(slots * static_cast<size_t>(hidden) * sizeof(float), "hidden states");
-  if (!states.ok()) return states.status();
-  parts.states = *std::move(states);
+  parts.states =
+      OUTRIDER_TRY(Buffer::Allocate(slots * static_cast<size_t>(hidden) * sizeof(float), "hidden states"));
   return std::make_unique<Eagle>(std::move(parts));
 }
 

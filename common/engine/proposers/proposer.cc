@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "common/engine/proposers/tree_growth.h"
-#include "common/spec/random.h"
+#include "common/spec/status.h"
 #include "common/spec/verify.h"
 
 namespace outrider {
@@ -75,11 +75,10 @@ absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings) {
       if (!drafting.done) active.push_back(&drafting);
     }
     if (active.empty()) return absl::OkStatus();
-    const absl::StatusOr<LogitsView> logits = proposer.Level(level, active);
-    if (!logits.ok()) return logits.status();
+    const LogitsView logits = OUTRIDER_TRY(proposer.Level(level, active));
     int first = 0;
     for (Drafting* drafting : active) {
-      const LogitsView rows{logits->row(first).data(), drafting->rows, logits->vocab};
+      const LogitsView rows{logits.row(first).data(), drafting->rows, logits.vocab};
       first += drafting->rows;
       drafting->done =
           !(drafting->request.tree ? DrawNextLevel(*drafting, rows) : DrawNext(*drafting, rows.row(0)));

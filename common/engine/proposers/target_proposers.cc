@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/spec/status.h"
+
 namespace outrider {
 namespace {
 
@@ -19,16 +21,13 @@ void AddToRows(absl::Span<const float> bias, std::vector<float>& y) {
 
 absl::StatusOr<LogitsView> ResidualHeads::Level(int level, std::span<Drafting* const> draftings) {
   const ResidualHead& head = heads_[static_cast<size_t>(level)];
-  if (absl::Status status = Apply(head, draftings); !status.ok()) return status;
+  OUTRIDER_TRY(Apply(head, draftings));
   if (head.logits == nullptr) {
-    const absl::StatusOr<LogitsView> rows = model_.Project(states_);
-    if (!rows.ok()) return rows;
-    return RowsForNodes(*rows, draftings, logits_);
+    const LogitsView rows = OUTRIDER_TRY(model_.Project(states_));
+    return RowsForNodes(rows, draftings, logits_);
   }
   logits_.resize(draftings.size() * static_cast<size_t>(vocab_));
-  if (absl::Status status = head.logits->Multiply(states_, absl::MakeSpan(logits_)); !status.ok()) {
-    return status;
-  }
+  OUTRIDER_TRY(head.logits->Multiply(states_, absl::MakeSpan(logits_)));
   return RowsForNodes({logits_.data(), static_cast<int>(draftings.size()), vocab_}, draftings, logits_);
 }
 
@@ -40,14 +39,12 @@ absl::Status ResidualHeads::Apply(const ResidualHead& head, std::span<Drafting* 
   }
   for (const ResidualHead::Layer& layer : head.layers) {
     inner_.resize(states_.size() / hidden * layer.in_bias.size());
-    if (absl::Status status = layer.in->Multiply(states_, absl::MakeSpan(inner_)); !status.ok())
-      return status;
+    OUTRIDER_TRY(layer.in->Multiply(states_, absl::MakeSpan(inner_)));
     AddToRows(layer.in_bias, inner_);
     for (float& x : inner_) x = Activate(kind_, x);
     if (layer.out != nullptr) {
       added_.resize(states_.size());
-      if (absl::Status status = layer.out->Multiply(inner_, absl::MakeSpan(added_)); !status.ok())
-        return status;
+      OUTRIDER_TRY(layer.out->Multiply(inner_, absl::MakeSpan(added_)));
       AddToRows(layer.out_bias, added_);
     }
     const std::vector<float>& added = layer.out == nullptr ? inner_ : added_;
@@ -63,9 +60,7 @@ absl::StatusOr<LogitsView> LayerSkip::Level(int /*level*/, std::span<Drafting* c
 }
 
 absl::StatusOr<LogitsView> LookAhead::Level(int level, std::span<Drafting* const> draftings) {
-  if (level == 0) {
-    if (absl::Status status = Compute(draftings); !status.ok()) return status;
-  }
+  if (level == 0) OUTRIDER_TRY(Compute(draftings));
   const size_t vocab = static_cast<size_t>(vocab_);
   logits_.clear();
   for (const Drafting* drafting : draftings) {
@@ -91,13 +86,12 @@ absl::Status LookAhead::Compute(std::span<Drafting* const> draftings) {
     batch.back().embeddings =
         absl::MakeConstSpan(embeddings_).first(static_cast<size_t>((depth - 1) * hidden_size_));
   }
-  const absl::StatusOr<LogitsView> logits = model_.Forward(batch, {});
-  if (!logits.ok()) return logits.status();
-  vocab_ = logits->vocab;
+  const LogitsView logits = OUTRIDER_TRY(model_.Forward(batch, {}));
+  vocab_ = logits.vocab;
   int row = 0;
   for (Drafting* drafting : draftings) {
     for (int level = 0; level < drafting->request.draft_tokens; ++level) {
-      const absl::Span<const float> values = logits->row(row++);
+      const absl::Span<const float> values = logits.row(row++);
       drafting->states.insert(drafting->states.end(), values.begin(), values.end());
     }
   }

@@ -18,21 +18,15 @@ int BudgetToTake(const TreeGrowth& growth) {
   return growth.controls.greedy() && budget != nullptr ? budget->nodes : 0;
 }
 
-// How likely the path to each node stands.
-std::vector<double> Stands(std::span<const ProposalNode> proposal) {
+// How likely the paths to the last `parents` nodes stand or, at level 0, that to the last committed token.
+std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> proposal, int parents) {
+  if (level == 0) return {1.0};
   std::vector<double> stands;
   std::vector<int> children(proposal.size() + 1, 0);
   for (const ProposalNode& node : proposal) {
     const double parent = node.parent < 0 ? 1 : stands[static_cast<size_t>(node.parent)];
     stands.push_back(parent * ChildStands(children[static_cast<size_t>(node.parent + 1)]++));
   }
-  return stands;
-}
-
-// The same for the last `parents` nodes or, at level 0, the last committed token.
-std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> proposal, int parents) {
-  if (level == 0) return {1.0};
-  std::vector<double> stands = Stands(proposal);
   stands.erase(stands.begin(), stands.end() - parents);
   return stands;
 }
@@ -63,31 +57,6 @@ absl::StatusOr<WeightRow> ShapeRow(Controls& controls, const SequenceState& sequ
   return controls.Apply(context, {logits.data(), logits.size()});
 }
 
-// The children of a node, which are at `position`; `before`: how many nodes were drawn before them.
-std::vector<ProposalNode> Children(const TreeShape& shape, const SequenceState& sequence, size_t position,
-                                   int count, const WeightRow& row, size_t before) {
-  const SequenceParams& params = sequence.params();
-  const SiblingDraw draw{.rule = params.rule,
-                         .top_n = params.draft_top_n,
-                         .count = count,
-                         .independent = std::holds_alternative<Chains>(shape)};
-  PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
-  return ProposeSiblings(draw, row, params.key, position, before, noise);
-}
-
-void AddChildren(int parent, std::vector<ProposalNode> children, Proposal& proposal) {
-  for (ProposalNode& child : children) {
-    child.parent = parent;
-    proposal.push_back(std::move(child));
-  }
-}
-
-// How many nodes a level of the proposal has.
-int NodesOfLevel(const Proposal& proposal, int level) {
-  const std::vector<int> depths = Depths(proposal);
-  return static_cast<int>(std::count(depths.begin(), depths.end(), level));
-}
-
 }  // namespace
 
 absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence, const LogitsView& rows) {
@@ -107,21 +76,31 @@ absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence,
           ? std::vector<int>(shaped.size(), std::min(budget, kMaxBudgetChildren))
           : ChildrenOfLevel(growth.shape, level, growth.depth, StandsOfLevel(level, proposal, rows.rows));
   const size_t position = level == 0 ? sequence.tokens().size() : sequence.PathTo(first).size();
+  const SequenceParams& params = sequence.params();
+  SiblingDraw draw{.rule = params.rule,
+                   .top_n = params.draft_top_n,
+                   .independent = std::holds_alternative<Chains>(growth.shape)};
+  PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
   for (size_t r = 0; r < shaped.size(); ++r) {
     // Losing what was drafted before would bias the draft, so the node stays a leaf.
     if (!shaped[r].ok()) continue;
     int parent = first + static_cast<int>(r);
+    draw.count = counts[r];
     std::vector<ProposalNode> children =
-        Children(growth.shape, sequence, position, counts[r], *shaped[r], proposal.size());
+        ProposeSiblings(draw, *shaped[r], params.key, position, proposal.size(), noise);
     if (budget > 0 && level > 0) parent = nodes[static_cast<size_t>(parent)];
     if (budget > 0) {
-      SetValues(*shaped[r], sequence.params().sampling.temperature,
+      SetValues(*shaped[r], params.sampling.temperature,
                 level == 0 ? 0 : proposal[static_cast<size_t>(parent)].path_log_probability, children);
     }
-    AddChildren(parent, std::move(children), proposal);
+    for (ProposalNode& child : children) {
+      child.parent = parent;
+      proposal.push_back(std::move(child));
+    }
   }
   if (budget > 0) KeepLikeliest(budget, proposal);
-  return NodesOfLevel(proposal, level);
+  const std::vector<int> depths = Depths(proposal);
+  return static_cast<int>(std::count(depths.begin(), depths.end(), level));
 }
 
 int AppendLevel(const TreeGrowth& growth, SequenceState& sequence, int drawn) {

@@ -1,7 +1,6 @@
 #include "common/engine/sequence/sequence_store.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 #include "common/spec/check.h"
@@ -19,13 +18,6 @@ absl::Status SequenceUnknown() {
 }
 absl::Status ParamsUnknown() {
   return MakeError(absl::StatusCode::kFailedPrecondition, "PARAMS_UNKNOWN", "params_unknown");
-}
-
-Answer Refusal(absl::Status status, int num_computed) {
-  Answer answer;
-  answer.status = std::move(status);
-  answer.num_computed = num_computed;
-  return answer;
 }
 
 }  // namespace
@@ -94,16 +86,26 @@ absl::StatusOr<SequenceState*> SequenceStore::FindOrCreate(const WorkItem& item)
   if (!item.invalid.ok()) return item.invalid;
   if (SequenceState* entry = entries_.Find(item.id)) return entry;
   if (entries_.released(item.id)) return SequenceUnknown();
-  if (absl::Status status = CheckOrigin(item, FindOrigin(item)); !status.ok()) return status;
-  if (absl::Status status = MakeRoomForSequence(item.branch); !status.ok()) return status;
+  OUTRIDER_TRY(CheckOrigin(item, FindOrigin(item)));
+  OUTRIDER_TRY(MakeRoomForSequence(item.branch));
   // Making room may have evicted the origin itself. It is looked up before there is an entry that has the
   // item's own id.
   const SequenceState* origin = FindOrigin(item);
-  if (absl::Status status = CheckOrigin(item, origin); !status.ok()) return status;
+  OUTRIDER_TRY(CheckOrigin(item, origin));
   SequenceState* entry = entries_.Insert(item.id, absl::Now(), item.id, &pool_, limits_.block_size);
   entry->arrival_ = ++last_arrival_;
   entry->idle_since_ = absl::Now();
-  if (origin != nullptr) CopyOrigin(*entry, *origin, item);
+  if (origin == nullptr) return entry;
+  entry->cache_.Fork(origin->cache_, static_cast<int>(item.base));
+  entry->proposer_computed_ = std::min(origin->proposer_computed_, entry->num_computed());
+  if (item.branch) entry->arrival_ = origin->arrival_;
+  if (item.params_hash != origin->params_hash_) return entry;
+  entry->params_ = origin->params_;
+  entry->params_hash_ = origin->params_hash_;
+  entry->controls_ = std::make_unique<Controls>(*origin->controls_);
+  if (origin->proposal_controls_) {
+    entry->proposal_controls_ = std::make_unique<Controls>(*origin->proposal_controls_);
+  }
   return entry;
 }
 
@@ -111,19 +113,6 @@ absl::Status SequenceStore::CheckOrigin(const WorkItem& item, const SequenceStat
   if ((item.base != 0 || item.fork_of) && origin == nullptr) return SequenceUnknown();
   const bool inherits = origin != nullptr && origin->params_hash_ == item.params_hash;
   return item.params != nullptr || inherits ? absl::OkStatus() : ParamsUnknown();
-}
-
-void SequenceStore::CopyOrigin(SequenceState& entry, const SequenceState& origin, const WorkItem& item) {
-  entry.cache_.Fork(origin.cache_, static_cast<int>(item.base));
-  entry.proposer_computed_ = std::min(origin.proposer_computed_, entry.num_computed());
-  if (item.branch) entry.arrival_ = origin.arrival_;
-  if (item.params_hash != origin.params_hash_) return;
-  entry.params_ = origin.params_;
-  entry.controls_ = std::make_unique<Controls>(*origin.controls_);
-  if (origin.proposal_controls_) {
-    entry.proposal_controls_ = std::make_unique<Controls>(*origin.proposal_controls_);
-  }
-  entry.params_hash_ = origin.params_hash_;
 }
 
 SequenceState* SequenceStore::FindOrigin(const WorkItem& item) {
@@ -156,9 +145,9 @@ absl::Status SequenceStore::MakeRoomForSequence(bool branch) {
 
 absl::Status SequenceStore::Reconcile(SequenceState& entry, const WorkItem& item) {
   if (item.params == nullptr && item.params_hash != entry.params_hash_) return ParamsUnknown();
-  if (absl::Status status = CheckLimits(item, limits_); !status.ok()) return status;
+  OUTRIDER_TRY(CheckLimits(item, limits_));
   const bool kept = entry.params_ != nullptr && KeepsHiddenStates(*entry.params_);
-  if (absl::Status status = UpdateParams(entry, item); !status.ok()) return status;
+  OUTRIDER_TRY(UpdateParams(entry, item));
   // What was computed lacks what the new proposer needs, or the other way round.
   if (KeepsHiddenStates(*entry.params_) != kept) entry.cache_.Reset();
   entry.proposer_computed_ = std::min(entry.proposer_computed_, static_cast<int>(item.base));
@@ -178,18 +167,16 @@ absl::Status SequenceStore::Compact(SequenceState& entry,
 absl::Status SequenceStore::UpdateParams(SequenceState& entry, const WorkItem& item) {
   const bool known = item.params_hash == entry.params_hash_ && entry.controls_ != nullptr;
   if (item.params == nullptr || known) return absl::OkStatus();
-  absl::StatusOr<Controls> controls =
-      Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab);
-  if (!controls.ok()) return controls.status();
+  Controls controls =
+      OUTRIDER_TRY(Controls::Create(item.params->sampling, item.params->prompt_length, limits_.vocab));
   std::unique_ptr<Controls> proposal_controls;
   if (item.params->proposer) {
-    absl::StatusOr<Controls> own =
-        Controls::Create(ProposalSampling(*item.params), item.params->prompt_length, limits_.vocab);
-    if (!own.ok()) return own.status();
-    proposal_controls = std::make_unique<Controls>(*std::move(own));
+    Controls own = OUTRIDER_TRY(
+        Controls::Create(ProposalSampling(*item.params), item.params->prompt_length, limits_.vocab));
+    proposal_controls = std::make_unique<Controls>(std::move(own));
   }
   entry.proposal_controls_ = std::move(proposal_controls);
-  entry.controls_ = std::make_unique<Controls>(*std::move(controls));
+  entry.controls_ = std::make_unique<Controls>(std::move(controls));
   entry.params_ = item.params;
   entry.params_hash_ = item.params_hash;
   return absl::OkStatus();
@@ -210,12 +197,8 @@ void SequenceStore::Start(SequenceState& entry, WorkItem item, uint64_t digest) 
   entry.answer_ = Answer();
   entry.item_ = std::move(item);
   active_.push_back(&entry);
-  AdoptPrefix(entry);
-}
-
-// Starts a sequence without computed tokens from the prefix cache. Its last token is always computed, for its
-// logits, and so are all tokens of a prompt that is scored.
-void SequenceStore::AdoptPrefix(SequenceState& entry) {
+  // A sequence without computed tokens starts from the prefix cache. Its last token is always computed, for
+  // its logits, and so are all tokens of a prompt that is scored.
   if (!options_.prefix_cache || entry.num_computed() > 0 || entry.prompt_logprobs() >= 0) return;
   const int limit = entry.committed_ - 1;
   PrefixIndex::Match match = prefixes_.Find(entry.cache_, limit, CacheSaltOf(entry.params()));
@@ -291,9 +274,8 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
 }
 
 void SequenceStore::KeepPath(SequenceState& entry) {
-  const absl::Status kept =
-      Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, entry.answer_.verdict->path); });
-  OUTRIDER_CHECK(kept.ok());
+  const std::vector<int>& path = entry.answer_.verdict->path;
+  OUTRIDER_CHECK(Compact(entry, [&] { return entry.cache_.Keep(entry.committed_, path); }).ok());
 }
 
 // Keeps the drafted tokens. How far a draft got may depend on its tokens, so losing them would bias the

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -108,7 +107,6 @@ class SequenceStore {
   SequenceState* FindOrigin(const WorkItem& item);
   // Checks that the origin that the first item of a sequence needs exists.
   static absl::Status CheckOrigin(const WorkItem& item, const SequenceState* origin);
-  void CopyOrigin(SequenceState& entry, const SequenceState& origin, const WorkItem& item);
   absl::Status MakeRoomForSequence(bool branch);
   bool Abandoned(const SequenceState& entry, absl::Time now) const {
     return !entry.active_ && now - entry.idle_since_ >= options_.abandoned_after;
@@ -117,7 +115,6 @@ class SequenceStore {
   absl::Status Reconcile(SequenceState& entry, const WorkItem& item);
   absl::Status UpdateParams(SequenceState& entry, const WorkItem& item);
   void Start(SequenceState& entry, WorkItem item, uint64_t digest);
-  void AdoptPrefix(SequenceState& entry);
   // Drops the item in progress without an answer, and its proposal.
   void Drop(SequenceState& entry);
   void DropProposal(SequenceState& entry);

@@ -1,7 +1,5 @@
 #include "common/engine/torch/command.h"
 
-#include <utility>
-
 #include "absl/status/status.h"
 
 namespace outrider::libtorch {
@@ -60,14 +58,14 @@ absl::StatusOr<Command> Command::Decode(absl::Span<const int64_t> numbers) {
   Reader reader(numbers);
   const int64_t kind = reader.Next();
   if (kind == kCopy) {
-    command.from_ = reader.Next<BlockId>();
-    command.to_ = reader.Next<BlockId>();
+    command.from = reader.Next<BlockId>();
+    command.to = reader.Next<BlockId>();
   }
   if (kind == kMove) {
-    command.moved_blocks_ = reader.List<BlockId>();
+    command.blocks = reader.List<BlockId>();
     do {
       const int from = reader.Next<int>();
-      command.moves_.push_back({.from = from, .to = reader.Next<int>()});
+      command.moves.push_back({.from = from, .to = reader.Next<int>()});
     } while (!reader.ends());
   }
   while (kind == kForward && !reader.ends()) {
@@ -75,16 +73,13 @@ absl::StatusOr<Command> Command::Decode(absl::Span<const int64_t> numbers) {
     sequence.position = reader.Next<int>();
     sequence.logit_rows = reader.Next<int>();
     sequence.tree_begin = reader.Next<int>();
-    command.tokens_.push_back(reader.List<TokenId>());
-    command.blocks_.push_back(reader.List<BlockId>());
-    command.parents_.push_back(reader.List<int>());
     // A list keeps its place in memory when the list of lists grows.
-    sequence.tokens = command.tokens_.back();
-    sequence.blocks = command.blocks_.back();
-    sequence.parents = command.parents_.back();
-    command.batch_.push_back(sequence);
+    for (absl::Span<const int32_t>* list : {&sequence.tokens, &sequence.blocks, &sequence.parents}) {
+      *list = command.lists.emplace_back(reader.List<int32_t>());
+    }
+    command.batch.push_back(sequence);
   }
-  const bool is_known = kind == kCopy || kind == kMove || (kind == kForward && !command.batch_.empty());
+  const bool is_known = kind == kCopy || kind == kMove || (kind == kForward && !command.batch.empty());
   if (!is_known || !reader.fits()) {
     return absl::InvalidArgumentError("rank 0 sent something that is not a command");
   }

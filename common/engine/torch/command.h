@@ -12,34 +12,19 @@
 namespace outrider::libtorch {
 
 // A forward pass, moves between slots, or a copy of a block. Movable, not copyable: the batch refers to the
-// command's members.
-class Command {
- public:
+// lists.
+struct Command {
   // INVALID_ARGUMENT if these are not the numbers of a command.
   static absl::StatusOr<Command> Decode(absl::Span<const int64_t> numbers);
 
-  // Empty unless it is a forward pass.
-  absl::Span<const SequenceRows> batch() const { return batch_; }
-  // Empty unless it is moves, in a sequence with these blocks.
-  absl::Span<const SlotMove> moves() const { return moves_; }
-  absl::Span<const BlockId> blocks() const { return moved_blocks_; }
-  // Of a copy.
-  BlockId from() const { return from_; }
-  BlockId to() const { return to_; }
-
-  Command(Command&&) = default;
-  Command& operator=(Command&&) = default;
-
- private:
   Command() = default;
+  Command(Command&&) = default;
 
-  std::vector<std::vector<TokenId>> tokens_;  // of each sequence
-  std::vector<std::vector<BlockId>> blocks_;
-  std::vector<std::vector<int>> parents_;
-  std::vector<SequenceRows> batch_;
-  std::vector<SlotMove> moves_;
-  std::vector<BlockId> moved_blocks_;
-  BlockId from_ = 0, to_ = 0;
+  std::vector<SequenceRows> batch;          // empty unless it is a forward pass
+  std::vector<std::vector<int32_t>> lists;  // tokens, blocks and parents of each sequence
+  std::vector<SlotMove> moves;              // empty unless it is moves, in a sequence with these blocks
+  std::vector<BlockId> blocks;
+  BlockId from = 0, to = 0;  // of a copy
 };
 
 std::vector<int64_t> EncodeForward(absl::Span<const SequenceRows> batch);

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -120,7 +119,9 @@ at::Tensor Decoder::Layer(int layer, at::Tensor x, const Angles& angles, const S
 
   const at::Tensor gate_up = at::linear(ToOperand(Normalize(x, weights.mlp_norm)), weights.gate_up);
   const std::vector<at::Tensor> gate_and_up = gate_up.chunk(2, -1);
-  const at::Tensor inner = Activate(gate_and_up[0]) * gate_and_up[1];
+  const at::Tensor gate =
+      spec_.activation == Activation::kGeluTanh ? at::gelu(gate_and_up[0], "tanh") : at::silu(gate_and_up[0]);
+  const at::Tensor inner = gate * gate_and_up[1];
   Observe(kActivated, layer, inner);
   x = x + Normalize(SumOverRanks(at::linear(inner, weights.mlp_out)), weights.mlp_out_norm);
   Observe(kAfterMlp, layer, x);
@@ -159,10 +160,6 @@ at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& ste
                         .reshape({sequences * rows, kv_heads * sharing, dim}));
   }
   return out.flatten(1);
-}
-
-at::Tensor Decoder::Activate(const at::Tensor& x) const {
-  return spec_.activation == Activation::kGeluTanh ? at::gelu(x, "tanh") : at::silu(x);
 }
 
 at::Tensor Decoder::Normalize(const at::Tensor& x, const at::Tensor& weight) const {

@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 
-#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -11,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/engine/batch.h"
 #include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/runner_options.h"
@@ -136,7 +134,6 @@ class Decoder {
   at::Tensor Layer(int layer, at::Tensor x, const Angles& angles, const Step& step);
   // Attention of queries [rows, heads, head_dim] over the cache: [rows, heads * head_dim].
   at::Tensor Attend(int layer, const at::Tensor& queries, const Step& step) const;
-  at::Tensor Activate(const at::Tensor& x) const;
   void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
   // Sums the outputs of all ranks' shares of a layer.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }

@@ -9,7 +9,7 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_torch_mod
     const outrider::DecoderConfig& spec, const outrider::TensorSource& weights,
     std::optional<int> cuda_device, const outrider::RunnerOptions& options,
     absl::StatusOr<std::unique_ptr<outrider::Model>>& result) {
-  result = outrider::libtorch::TorchModel::Create(spec, weights, cuda_device, options);
+  result = outrider::libtorch::MakeTorchModel(spec, weights, cuda_device, options);
 }
 
 // Program and plug-in must agree on its type.

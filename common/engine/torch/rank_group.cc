@@ -10,13 +10,13 @@
 #include <thread>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "common/spec/status.h"
 
 namespace outrider::libtorch {
 namespace {
@@ -47,7 +47,10 @@ std::string AwaitOwnAddress(const Rendezvous& rendezvous) {
   }
 }
 
-c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const Rendezvous& rendezvous) {
+c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
+                                                const Rendezvous& rendezvous) {
+  auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
+  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(AwaitOwnAddress(rendezvous)));
   c10d::TCPStoreOptions store;
   store.port = rendezvous.port;
   store.isServer = options.rank == 0;
@@ -55,15 +58,8 @@ c10::intrusive_ptr<c10d::Store> MakeStore(const ParallelOptions& options, const 
   store.timeout = kPatience;
   if (options.rank == 0) store.masterListenFd = ListenAt(rendezvous);
   if (options.on_wait) options.on_wait();
-  return c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store);
-}
-
-c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
-                                                const Rendezvous& rendezvous) {
-  auto gloo = c10d::ProcessGroupGloo::Options::create(kPatience);
-  gloo->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(AwaitOwnAddress(rendezvous)));
-  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(MakeStore(options, rendezvous), options.rank,
-                                                           options.size, gloo);
+  auto group = c10::make_intrusive<c10d::ProcessGroupGloo>(
+      c10::make_intrusive<c10d::TCPStore>(rendezvous.host, store), options.rank, options.size, gloo);
   group->setTimeout(kForever);
   return group;
 }
@@ -109,10 +105,9 @@ class RankGroup::Watch {
 
 absl::StatusOr<std::unique_ptr<RankGroup>> RankGroup::Join(const ParallelOptions& options,
                                                            StepRunner& runner) {
-  const absl::StatusOr<Rendezvous> rendezvous = ParseRendezvous(options.rendezvous);
-  if (!rendezvous.ok()) return rendezvous.status();
+  const Rendezvous rendezvous = OUTRIDER_TRY(ParseRendezvous(options.rendezvous));
   try {
-    return std::unique_ptr<RankGroup>(new RankGroup(options, *rendezvous, runner));
+    return std::unique_ptr<RankGroup>(new RankGroup(options, rendezvous, runner));
   } catch (const c10::Error& error) {
     return Unavailable(options, error.what_without_backtrace());
   } catch (const std::exception& error) {
@@ -199,8 +194,7 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text) {
   int port = 0;
   if (colon == std::string::npos || colon == 0 || !absl::SimpleAtoi(text.substr(colon + 1), &port) ||
       port < 1 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535"));
+    return Invalid("--rendezvous ", text, ": must be HOST:PORT with a port from 1 to 65535");
   }
   absl::string_view host = absl::string_view(text).substr(0, colon);
   if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");  // IPv6

@@ -102,9 +102,7 @@ at::Tensor SlotPositions(const std::vector<Member>& members, const at::Tensor& s
     if (sequence.parents.empty()) continue;
     const int end = sequence.tree_begin + static_cast<int>(sequence.parents.size());
     Indices of_nodes;
-    for (int slot = sequence.tree_begin; slot < end; ++slot) {
-      of_nodes.push_back(PositionOf(sequence, slot));
-    }
+    for (int slot = sequence.tree_begin; slot < end; ++slot) of_nodes.push_back(PositionOf(sequence, slot));
     positions[m]
         .narrow(-1, sequence.tree_begin, end - sequence.tree_begin)
         .copy_(at::tensor(of_nodes, at::kLong));

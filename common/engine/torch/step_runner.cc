@@ -10,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/engine/plugin.h"
+#include "common/spec/status.h"
 
 namespace outrider::libtorch {
 
@@ -18,13 +19,12 @@ absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high
   if (dladdr(reinterpret_cast<const void*>(&LoadCudaRunner), &here) == 0) {
     return absl::InternalError("the plug-in does not know where it is");
   }
-  const absl::StatusOr<void*> create = FindInLibrary(
+  void* const create = OUTRIDER_TRY(FindInLibrary(
       std::filesystem::path(here.dli_fname).parent_path() / "liboutrider_torch_cuda.so", kCreateCudaRunner,
       "this build has no CUDA (liboutrider_torch_cuda.so beside the program); make it with: make build "
-      "CUDA=1");
-  if (!create.ok()) return create.status();
+      "CUDA=1"));
   absl::StatusOr<std::unique_ptr<StepRunner>> runner = absl::InternalError("not made");
-  reinterpret_cast<CreateCudaRunnerFunction*> (*create)(device, high_priority, runner);
+  reinterpret_cast<CreateCudaRunnerFunction*>(create)(device, high_priority, runner);
   return runner;
 }
 

@@ -5,18 +5,6 @@
 namespace outrider::libtorch {
 namespace {
 
-at::ScalarType TypeOf(ElementType type) {
-  switch (type) {
-    case ElementType::kFloat32:
-      return at::kFloat;
-    case ElementType::kBFloat16:
-      return at::kBFloat16;
-    case ElementType::kFloat16:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
-
 // Counts the bytes of what it loads. After the first error, all calls do nothing.
 class Loader {
  public:
@@ -96,7 +84,8 @@ class Loader {
 }  // namespace
 
 at::Tensor ViewOf(const TensorView& stored) {
-  return at::from_blob(const_cast<char*>(stored.data), stored.shape, TypeOf(stored.type));
+  constexpr at::ScalarType kTypes[] = {at::kFloat, at::kBFloat16, at::kHalf};  // in the order of ElementType
+  return at::from_blob(const_cast<char*>(stored.data), stored.shape, kTypes[static_cast<int>(stored.type)]);
 }
 
 absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, const Share& share,

@@ -1,0 +1,103 @@
+// The gRPC service of a draft or target: takes in the items of the coordinators' streams as work, and
+// answers.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "common/engine/worker.h"
+#include "common/obs/log.h"
+#include "common/rpc/batch_server.h"
+#include "common/serve/model_service.h"
+#include "common/serve/serve_item.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+
+// Carries out a release or cancel item (of DraftItem or TargetItem). Returns whether it was one. An invalid
+// id is ignored: nobody waits for an answer.
+template <class Item>
+bool HandleControlItem(const Item& item, Worker& worker) {
+  if (item.has_release()) {
+    if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker.Release(*id);
+    return true;
+  }
+  if (item.has_cancel()) {
+    if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
+      worker.Cancel(*id, item.cancel().round());
+    }
+    return true;
+  }
+  return false;
+}
+
+// Submits an item's work to the worker and posts the answer. `update` is the item's; null if the item is
+// empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `fill_result(answer,
+// result)` adds what only one of the services answers with; the answer may be an error.
+template <class Response, class ParseWork, class FillResult>
+void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
+                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
+  const std::string id = update == nullptr ? "" : update->sequence_id();
+  const uint64_t round = update == nullptr ? 0 : update->round();
+  auto answer = [results, id, round, fill_result](const Answer& a) {
+    typename Outbox<Response>::Item result;
+    result.set_sequence_id(id);
+    result.set_round(round);
+    result.set_cached(static_cast<uint32_t>(a.num_computed));
+    *result.mutable_timing() = ToProto(a.timing);
+    if (!a.status.ok()) *result.mutable_status() = ItemError(a.status);
+    fill_result(a, &result);
+    results->Post(std::move(result));
+  };
+  if (update == nullptr) return answer(Refusal(InvalidFor("ITEM_EMPTY", "the item is empty"), 0));
+  // The first update of a sequence carries the request's context, and the first after the server lost it.
+  if (update->has_context() && LogEnabled(LogLevel::kDebug)) {
+    LogDebug("sequence", {{"request_id", update->context().request_id()},
+                          {"traceparent", update->context().traceparent()},
+                          {"sequence", absl::BytesToHexString(id)},
+                          {"base", update->base()},
+                          {"tokens", update->tokens_size()}});
+  }
+  absl::StatusOr<WorkItem> work = ParseUpdate(*update, vocab_size, default_top_n);
+  if (!work.ok()) return answer(Refusal(work.status(), 0));
+  work->invalid.Update(parse_work(*work));
+  work->answer = std::move(answer);
+  worker.Submit(*std::move(work));
+}
+
+// `Raw` is the generated service, whose method is raw, and kRequest accepts that method's calls. Thread-safe.
+template <class Raw, class Request, class Response, auto kRequest>
+class ItemService final : public Raw, public StreamService {
+ public:
+  using Item = typename Outbox<Request>::Item;
+  using Results = std::shared_ptr<Outbox<Response>>;
+
+  // `worker` and `info` must outlive this. `on_item` takes the items that HandleControlItem does not.
+  ItemService(Worker& worker, const v1::ServerInfo& info,
+              std::function<void(const Item& item, const Results& results)> on_item)
+      : streams_(
+            info,
+            [&worker, on_item = std::move(on_item)](const Item& item, const Results& results) {
+              if (!HandleControlItem(item, worker)) on_item(item, results);
+            },
+            [&worker] { return worker.items(); }) {}
+
+  grpc::Service* service() override { return this; }
+  void Serve(RpcServer& server) override {
+    streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
+      (this->*kRequest)(context, stream, queue, queue, tag);
+    });
+  }
+  void HoldAnswers() override { streams_.Hold(); }
+  void ReleaseAnswers() override { streams_.Release(); }
+  void RefuseStreams() override { streams_.Close(); }
+  void EndStreams() override { streams_.EndAll(); }
+
+ private:
+  BatchServer<Request, Response> streams_;
+};
+
+}  // namespace outrider

@@ -4,8 +4,8 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/engine/cuda/attention_kernels.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 
@@ -13,46 +13,36 @@ absl::StatusOr<std::unique_ptr<Attention>> Attention::Create(const AttentionShap
                                                              const AttentionSize& capacity, int plans) {
   if (shape.kv_heads < 1 || shape.query_heads % shape.kv_heads != 0 || shape.block_size < 1 ||
       (shape.head_dim != 64 && shape.head_dim != 128)) {
-    return absl::InvalidArgumentError(absl::StrCat("attention on a GPU takes heads of 64 or 128, not ",
-                                                   shape.query_heads, " query and ", shape.kv_heads,
-                                                   " KV heads of ", shape.head_dim));
+    return Invalid("attention on a GPU takes heads of 64 or 128, not ", shape.query_heads, " query and ",
+                   shape.kv_heads, " KV heads of ", shape.head_dim);
   }
   if (shape.block_stride % shape.head_dim != 0 || shape.block_stride > std::numeric_limits<uint32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention: a block takes ", shape.block_stride, " elements of the cache"));
+    return Invalid("attention: a block takes ", shape.block_stride, " elements of the cache");
   }
   // FlashInfer counts the elements of partial results in 32 bits.
   const size_t width = static_cast<size_t>(shape.query_heads) * static_cast<size_t>(shape.head_dim);
   if (static_cast<size_t>(capacity.partials) * width > std::numeric_limits<uint32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention: ", capacity.partials, " partial results are too many"));
+    return Invalid("attention: ", capacity.partials, " partial results are too many");
   }
-  absl::Status status = ToStatus(PrepareAttention(shape.head_dim), "preparing attention");
+  OUTRIDER_TRY(ToStatus(PrepareAttention(shape.head_dim), "preparing attention"));
   std::unique_ptr<Attention> attention(new Attention(shape, capacity));
   const size_t plan_bytes = static_cast<size_t>(plans) * PlanBytes(capacity);
   const size_t partials = static_cast<size_t>(std::max(capacity.partials, 1));
   const size_t sums = partials * static_cast<size_t>(shape.query_heads);
-  if (status.ok())
-    status = Assign(PinnedMemory::Allocate(plan_bytes, "plans of attention"), attention->host_plans_);
-  if (status.ok()) {
-    status = AllocateAll(
-        {{attention->device_plans_, plan_bytes, "plans of attention"},
-         {attention->partials_, partials * width * sizeof(uint16_t), "partial results of attention"},
-         {attention->partial_sums_, sums * sizeof(float), "partial results of attention"}});
-  }
-  if (!status.ok()) return status;
+  constexpr char kPlans[] = "plans of attention", kResults[] = "partial results of attention";
+  attention->host_plans_ = OUTRIDER_TRY(PinnedMemory::Allocate(plan_bytes, kPlans));
+  attention->device_plans_ = OUTRIDER_TRY(DeviceMemory::Allocate(plan_bytes, kPlans));
+  attention->partials_ = OUTRIDER_TRY(DeviceMemory::Allocate(partials * width * sizeof(uint16_t), kResults));
+  attention->partial_sums_ = OUTRIDER_TRY(DeviceMemory::Allocate(sums * sizeof(float), kResults));
   return attention;
 }
 
-void Attention::Clear() { uploaded_ = used_ = end_ = 0; }
-
 absl::StatusOr<size_t> Attention::Add(const AttentionSize& size, absl::Span<const AttentionSequence> batch) {
-  if (!capacity_.Holds(size)) return absl::InvalidArgumentError("attention: a launch larger than its memory");
+  if (!capacity_.Holds(size)) return Invalid("attention: a launch larger than its memory");
   if (!HasRoom(PlanBytes(size))) return absl::ResourceExhaustedError("attention: no room for another plan");
   const size_t plan = end_;
-  const absl::StatusOr<size_t> bytes = WritePlan(shape_, size, batch, host_plans_.data() + plan);
-  if (!bytes.ok()) return bytes.status();
-  used_ = plan + *bytes;
+  const size_t bytes = OUTRIDER_TRY(WritePlan(shape_, size, batch, host_plans_.data() + plan));
+  used_ = plan + bytes;
   end_ = plan + PlanBytes(size);
   return plan;
 }

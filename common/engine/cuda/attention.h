@@ -45,7 +45,7 @@ class Attention {
   static size_t PlanBytes(const AttentionSize& size) { return PlanLayout(size).bytes; }
 
   // Forgets all plans: the next one begins at 0. The stream must be done with them.
-  void Clear();
+  void Clear() { uploaded_ = used_ = end_ = 0; }
   // Whether there is room for so many bytes of plans more.
   bool HasRoom(size_t bytes) const { return end_ + bytes <= host_plans_.bytes(); }
   // Plans a batch for launches of `size`, behind the plans that there are. Errors are those of WritePlan;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 namespace {
@@ -45,26 +46,23 @@ int SplitsOfTile(const AttentionShape& shape, const AttentionSequence& sequence,
   return Splits(sequence.length - sequence.rows + last_row + 1);
 }
 
-absl::Status Check(const AttentionShape& shape, const AttentionSequence& sequence) {
-  if (sequence.rows < 1 || sequence.length < sequence.rows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention: ", sequence.rows, " rows of a sequence of ", sequence.length));
-  }
-  if (sequence.blocks.size() < static_cast<size_t>(Blocks(shape, sequence.length))) {
-    return absl::InvalidArgumentError(absl::StrCat("attention: ", sequence.blocks.size(), " blocks of ",
-                                                   shape.block_size, " for a sequence of ", sequence.length));
-  }
-  if (!IsTree(sequence)) return absl::OkStatus();
-  const int nodes = static_cast<int>(sequence.parents.size());
-  if (sequence.rows > nodes || sequence.tree_begin < 0 || sequence.tree_begin + nodes != sequence.length) {
-    return absl::InvalidArgumentError(absl::StrCat("attention: ", sequence.rows, " rows of a tree of ", nodes,
-                                                   " nodes from slot ", sequence.tree_begin, " to ",
-                                                   sequence.length));
-  }
-  for (int node = 0; node < nodes; ++node) {
-    const int parent = sequence.parents[static_cast<size_t>(node)];
-    if (parent < -1 || parent >= node) {
-      return absl::InvalidArgumentError(absl::StrCat("attention: node ", node, " follows node ", parent));
+absl::Status Check(const AttentionShape& shape, absl::Span<const AttentionSequence> batch) {
+  for (const auto& [rows, length, blocks, tree_begin, parents] : batch) {
+    if (rows < 1 || length < rows) return Invalid("attention: ", rows, " rows of a sequence of ", length);
+    if (blocks.size() < static_cast<size_t>(Blocks(shape, length))) {
+      return Invalid("attention: ", blocks.size(), " blocks of ", shape.block_size, " for a sequence of ",
+                     length);
+    }
+    const int nodes = static_cast<int>(parents.size());
+    if (nodes > 0 && (rows > nodes || tree_begin < 0 || tree_begin + nodes != length)) {
+      return Invalid("attention: ", rows, " rows of a tree of ", nodes, " nodes from slot ", tree_begin,
+                     " to ", length);
+    }
+    for (int node = 0; node < nodes; ++node) {
+      const int parent = parents[static_cast<size_t>(node)];
+      if (parent < -1 || parent >= node) {
+        return Invalid("attention: node ", node, " follows node ", parent);
+      }
     }
   }
   return absl::OkStatus();
@@ -232,22 +230,17 @@ AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequ
 
 AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, int length) {
   const int splits = Splits(length);
-  AttentionSize size;
-  size.sequences = sequences;
-  size.rows = rows;
   // Each sequence may have one tile that is not full.
-  size.items = (rows * Group(shape) / kQueryTile + sequences) * splits;
-  size.blocks = sequences * Blocks(shape, length);
-  size.partials = splits > 1 ? rows * splits : 0;
-  return size;
+  return {.sequences = sequences,
+          .rows = rows,
+          .items = (rows * Group(shape) / kQueryTile + sequences) * splits,
+          .blocks = sequences * Blocks(shape, length),
+          .partials = splits > 1 ? rows * splits : 0};
 }
 
 AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth) {
   const int length = kSplit - 1 + depth;
-  AttentionSize size;
-  size.tail_items = rows * Splits(length) * Tiles(shape, 1);
-  size.blocks = rows * length;
-  return size;
+  return {.tail_items = rows * Splits(length) * Tiles(shape, 1), .blocks = rows * length};
 }
 
 int LargestBlocks(const AttentionShape& shape, const AttentionSize& size) {
@@ -260,9 +253,7 @@ int LargestBlocks(const AttentionShape& shape, const AttentionSize& size) {
 absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& shape,
                                                          absl::Span<const AttentionSequence> batch,
                                                          const AttentionSize& capacity) {
-  for (const AttentionSequence& sequence : batch) {
-    if (auto status = Check(shape, sequence); !status.ok()) return status;
-  }
+  OUTRIDER_TRY(Check(shape, batch));
   std::vector<AttentionPass> passes(1);
   if (capacity.Holds(SizeOf(shape, batch))) {
     passes[0].sequences.assign(batch.begin(), batch.end());
@@ -318,16 +309,13 @@ PlanLayout::PlanLayout(const AttentionSize& size) : tails(size.sequences + 1) {
 
 absl::StatusOr<size_t> WritePlan(const AttentionShape& shape, const AttentionSize& size,
                                  absl::Span<const AttentionSequence> batch, char* plan) {
-  for (const AttentionSequence& sequence : batch) {
-    if (auto status = Check(shape, sequence); !status.ok()) return status;
-  }
+  OUTRIDER_TRY(Check(shape, batch));
   const AttentionSize need = SizeOf(shape, batch);
   if (!size.Holds(need)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("attention: a batch of ", need.sequences, " sequences, ", need.rows, " rows, ",
-                     need.items, " + ", need.tail_items, " items, ", need.blocks, " blocks and ",
-                     need.partials, " partial results in a launch for ", size.sequences, ", ", size.rows,
-                     ", ", size.items, " + ", size.tail_items, ", ", size.blocks, " and ", size.partials));
+    return Invalid("attention: a batch of ", need.sequences, " sequences, ", need.rows, " rows, ", need.items,
+                   " + ", need.tail_items, " items, ", need.blocks, " blocks and ", need.partials,
+                   " partial results in a launch for ", size.sequences, ", ", size.rows, ", ", size.items,
+                   " + ", size.tail_items, ", ", size.blocks, " and ", size.partials);
   }
   Writer writer(shape, size, plan);
   ForEachLaunched(shape, batch, [&](const AttentionSequence& sequence) { writer.AddSequence(sequence); });

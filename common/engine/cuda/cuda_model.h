@@ -62,12 +62,9 @@ class CudaModel final : public Model {
         capture_(options.observe ? StepGraphs::Capture::kNever : StepGraphs::Capture::kOnSecondSight) {}
   absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
-
   // Runs made-up steps, so that no request pays for the first one. If the KV pool takes the memory that is
   // left, allocates it after all else.
   absl::Status WarmUpAndAllocateCache();
-  // The free memory, less that of kMaxGraphs graphs like the one of the last of these steps.
-  absl::StatusOr<size_t> FreeForPool(const std::vector<WarmUpStep>& common);
   absl::Status Run(const std::vector<WarmUpStep>& steps, StepGraphs::Capture capture);
 
   // Uploads the attention plans of all passes at once and launches the graph.
@@ -79,13 +76,9 @@ class CudaModel final : public Model {
   // Uploads the attention plans of a pass, cut into several if it exceeds the capacity. Waits for the stream
   // only if there is no room for them.
   absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
-
-  // Pass 0 is the first one, the others draft.
+  // Pass 0 is the first one, and copies the step's input to the device; the others draft. The last copies the
+  // step's output to the host.
   absl::Status EnqueuePass(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
-  absl::Status EnqueueFirst(const StepShape& shape, std::vector<PlannedAttention> attention);
-  absl::Status EnqueueDraft(const StepShape& shape, int pass, std::vector<PlannedAttention> attention);
-  absl::Status EnqueueProposal(const StepShape& shape, int step);
-  absl::Status EnqueueOutputs(const StepShape& shape);
 
   const DecoderConfig spec_;
   const int device_;
@@ -100,8 +93,8 @@ class CudaModel final : public Model {
   std::unique_ptr<Matmul> matmul_;
   std::unique_ptr<Attention> attention_;
   std::unique_ptr<DecoderLayers> layers_;
-  MirroredMemory inputs_;
-  MirroredMemory outputs_;
+  PinnedMemory host_inputs_, host_outputs_;
+  DeviceMemory inputs_, outputs_;
   // [rows] below are rows with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows more.
   DeviceMemory logits_;       // [rows, logit_columns]
   PinnedMemory host_logits_;  // [rows, logit_columns], without the kMaxIdleRows more

@@ -119,8 +119,8 @@ class DecoderLayers {
  private:
   DecoderLayers(const DecoderConfig& spec, Weights weights, Operand operand, Matmul& matmul,
                 Attention& attention, const Options& options, cudaStream_t stream);
+  // Allocates all but the cache, and uploads the rotary embedding.
   absl::Status AllocateMemory();
-  absl::Status UploadRope();
 
   KvLayerView KvOf(int layer) const;
   absl::Status Attend(const Pass& pass, int layer, __nv_bfloat16* out);

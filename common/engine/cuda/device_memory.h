@@ -1,10 +1,10 @@
-// Owners of device memory, of page-locked host memory for transfers, and of one of each.
+// Owners of device memory and of page-locked host memory for transfers.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
-#include <initializer_list>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -22,13 +22,6 @@ inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(message);
   if (error == cudaErrorNoKernelImageForDevice) return absl::UnimplementedError(message);
   return absl::InternalError(message);
-}
-
-// Moves the value into `to`; returns the status.
-template <class T>
-absl::Status Assign(absl::StatusOr<T> from, T& to) {
-  if (from.ok()) to = *std::move(from);
-  return from.status();
 }
 
 // Owns uninitialised memory from a pair of CUDA functions. Move-only.
@@ -74,49 +67,5 @@ inline cudaError_t MallocHost(void** data, size_t bytes) { return cudaMallocHost
 
 using DeviceMemory = Memory<internal::Malloc, cudaFree>;
 using PinnedMemory = Memory<internal::MallocHost, cudaFreeHost>;
-
-struct DeviceRequest {
-  DeviceMemory& memory;
-  size_t bytes;
-  const char* what;
-};
-
-// Allocates one after the other; stops at the first that fails.
-inline absl::Status AllocateAll(std::initializer_list<DeviceRequest> requests) {
-  for (const DeviceRequest& request : requests) {
-    const absl::Status status = Assign(DeviceMemory::Allocate(request.bytes, request.what), request.memory);
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-// Owns page-locked host memory and device memory of the same size.
-class MirroredMemory {
- public:
-  static absl::StatusOr<MirroredMemory> Allocate(size_t bytes, absl::string_view what) {
-    MirroredMemory memory;
-    absl::Status status = Assign(PinnedMemory::Allocate(bytes, what), memory.host_);
-    if (status.ok()) status = Assign(DeviceMemory::Allocate(bytes, what), memory.device_);
-    if (!status.ok()) return status;
-    return memory;
-  }
-
-  char* host() const { return host_.data(); }
-  char* device() const { return device_.data(); }
-
-  // Enqueue a copy of the first `bytes` bytes. Can be captured in a graph.
-  absl::Status ToDevice(size_t bytes, cudaStream_t stream) const {
-    return ToStatus(cudaMemcpyAsync(device(), host(), bytes, cudaMemcpyHostToDevice, stream),
-                    "copying a step's input");
-  }
-  absl::Status ToHost(size_t bytes, cudaStream_t stream) const {
-    return ToStatus(cudaMemcpyAsync(host(), device(), bytes, cudaMemcpyDeviceToHost, stream),
-                    "copying a step's output");
-  }
-
- private:
-  PinnedMemory host_;
-  DeviceMemory device_;
-};
 
 }  // namespace outrider::cuda

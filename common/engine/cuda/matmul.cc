@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/engine/cuda/matmul_trial.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 namespace {
@@ -23,16 +24,6 @@ constexpr int kRecommendations = 8;
 
 // Launches have at most this many rows. All multiples of kRowTile up to it are tried.
 constexpr int kMostRows = MatmulTrial::kRows;
-
-absl::StatusOr<std::string> GpuName() {
-  int device = 0;
-  cudaDeviceProp properties;
-  absl::Status status = cuda::ToStatus(cudaGetDevice(&device), "asking for the device");
-  if (status.ok())
-    status = cuda::ToStatus(cudaGetDeviceProperties(&properties, device), "asking for the device");
-  if (!status.ok()) return status;
-  return std::string(properties.name);
-}
 
 template <class T>
 T Attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute) {
@@ -68,12 +59,10 @@ cublasLtMatmulAlgo_t FromStored(const MatmulAlgorithm& stored) {
 
 // The matrix layouts of one product. cuBLASLt is column-major: a row-major matrix [rows, columns] is its
 // [columns, rows], so y = x W^T is its Y = W^T X with W transposed.
-class Layouts {
- public:
+struct Layouts {
   Layouts(Operand operand, int n, int k, int rows) {
     const cudaDataType_t type = operand == Operand::kFp8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
-    const uint64_t columns = static_cast<uint64_t>(k);
-    const uint64_t outputs = static_cast<uint64_t>(n);
+    const uint64_t columns = static_cast<uint64_t>(k), outputs = static_cast<uint64_t>(n);
     const uint64_t count = static_cast<uint64_t>(PaddedRows(rows));
     cublasLtMatrixLayoutInit(&w, type, columns, outputs, k);
     cublasLtMatrixLayoutInit(&x, type, columns, count, k);
@@ -88,24 +77,26 @@ class Layouts {
 absl::StatusOr<std::unique_ptr<Matmul>> Matmul::Create(Operand operand, const std::string& choices_file,
                                                        cudaStream_t stream) {
   std::unique_ptr<Matmul> matmul(new Matmul(operand, choices_file, stream));
-  matmul->choices_ = {.gpu = "",
+  constexpr char kAsking[] = "asking for the device", kStarting[] = "starting";
+  int device = 0;
+  cudaDeviceProp gpu;
+  OUTRIDER_TRY(ToStatus(cudaGetDevice(&device), kAsking));
+  OUTRIDER_TRY(ToStatus(cudaGetDeviceProperties(&gpu, device), kAsking));
+  matmul->choices_ = {.gpu = gpu.name,
                       .cublas = static_cast<int>(cublasLtGetVersion()),
                       .operand = operand == Operand::kFp8 ? "fp8" : "bfloat16",
                       .products = {}};
-  absl::Status status = Assign(GpuName(), matmul->choices_.gpu);
-  if (status.ok() && !choices_file.empty()) {
-    status = Assign(ReadMatmulChoices(choices_file, matmul->choices_), matmul->stored_);
+  if (!choices_file.empty()) {
+    matmul->stored_ = OUTRIDER_TRY(ReadMatmulChoices(choices_file, matmul->choices_));
   }
-  if (status.ok()) status = ToStatus(cublasLtCreate(&matmul->handle_), "starting");
-  if (!status.ok()) return status;
-  status = ToStatus(cublasLtMatmulDescCreate(&matmul->product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "starting");
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(ToStatus(cublasLtCreate(&matmul->handle_), kStarting));
+  OUTRIDER_TRY(
+      ToStatus(cublasLtMatmulDescCreate(&matmul->product_, CUBLAS_COMPUTE_32F, CUDA_R_32F), kStarting));
   const cublasOperation_t transposed = CUBLAS_OP_T;
-  status = ToStatus(cublasLtMatmulDescSetAttribute(matmul->product_, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
-                                                   sizeof(transposed)),
-                    "describing a product");
-  if (status.ok()) status = AllocateAll({{matmul->workspace_, kWorkspaceBytes, "matrix products"}});
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(ToStatus(cublasLtMatmulDescSetAttribute(matmul->product_, CUBLASLT_MATMUL_DESC_TRANSA,
+                                                       &transposed, sizeof(transposed)),
+                        "describing a product"));
+  matmul->workspace_ = OUTRIDER_TRY(DeviceMemory::Allocate(kWorkspaceBytes, "matrix products"));
   return matmul;
 }
 
@@ -119,14 +110,13 @@ absl::StatusOr<int> Matmul::Plan(int n, int k) {
   if (const auto known = std::find_if(shapes_.begin(), shapes_.end(), same); known != shapes_.end()) {
     return static_cast<int>(known - shapes_.begin());
   }
-  const absl::StatusOr<Shape> shape = stored_ ? Restore(n, k) : Choose(n, k);
-  if (!shape.ok()) return shape.status();
-  shapes_.push_back(*shape);
+  const Shape shape = OUTRIDER_TRY(stored_ ? Restore(n, k) : Choose(n, k));
+  shapes_.push_back(shape);
   choices_.products.push_back({.n = n,
                                .k = k,
-                               .few_rows = ToStored(shape->few_rows.algorithm),
-                               .many_rows = ToStored(shape->many_rows.algorithm),
-                               .launches = shape->launches});
+                               .few_rows = ToStored(shape.few_rows.algorithm),
+                               .many_rows = ToStored(shape.many_rows.algorithm),
+                               .launches = shape.launches});
   return static_cast<int>(shapes_.size()) - 1;
 }
 
@@ -149,50 +139,44 @@ absl::StatusOr<Matmul::Shape> Matmul::Restore(int n, int k) const {
   const Shape shape{n, k, *few_rows, *many_rows, stored->launches};
 
   // All sizes were tried when the file was written. One for each algorithm is cheap.
-  const absl::StatusOr<std::unique_ptr<MatmulTrial>> created = MatmulTrial::Create(operand_, n, k, stream_);
-  if (!created.ok()) return created.status();
-  MatmulTrial& trial = **created;
+  const std::unique_ptr<MatmulTrial> trial = OUTRIDER_TRY(MatmulTrial::Create(operand_, n, k, stream_));
   const auto multiply = [&](const void* x, const void* w, float* y, int rows) {
     return Multiply(shape, x, w, y, rows);
   };
   constexpr int kMostFewRows = kManyRows - kRowTile;
-  const bool same = trial.Expect(multiply) && trial.HasExpectedBits(kMostFewRows, kMostFewRows, multiply) &&
-                    trial.HasExpectedBits(kMostRows, kMostRows, multiply);
-  if (!trial.status().ok()) return trial.status();
+  const bool same = trial->Expect(multiply) && trial->HasExpectedBits(kMostFewRows, kMostFewRows, multiply) &&
+                    trial->HasExpectedBits(kMostRows, kMostRows, multiply);
+  OUTRIDER_TRY(trial->status());
   if (!same) return refuse("a row's bits depend on its batch with the algorithms for products");
   return shape;
 }
 
 absl::StatusOr<Matmul::Shape> Matmul::Choose(int n, int k) const {
-  const absl::StatusOr<std::unique_ptr<MatmulTrial>> created = MatmulTrial::Create(operand_, n, k, stream_);
-  if (!created.ok()) return created.status();
-  MatmulTrial& trial = **created;
-  const absl::StatusOr<std::vector<Algorithm>> few_rows = Recommended(n, k, kRowTile);
-  if (!few_rows.ok()) return few_rows.status();
-  const absl::StatusOr<std::vector<Algorithm>> many_rows = Recommended(n, k, kManyRows);
-  if (!many_rows.ok()) return many_rows.status();
+  const std::unique_ptr<MatmulTrial> trial = OUTRIDER_TRY(MatmulTrial::Create(operand_, n, k, stream_));
+  const std::vector<Algorithm> few_rows = OUTRIDER_TRY(Recommended(n, k, kRowTile));
+  const std::vector<Algorithm> many_rows = OUTRIDER_TRY(Recommended(n, k, kManyRows));
   // Shapes are tried as Run will use them: each algorithm in launches of the sizes that it is for.
   const auto with = [&](const Shape& shape) {
     return [&](const void* x, const void* w, float* y, int rows) { return Multiply(shape, x, w, y, rows); };
   };
   std::optional<Shape> alone;
-  for (const Algorithm& few : *few_rows) {
+  for (const Algorithm& few : few_rows) {
     const Shape few_only{n, k, few, few, MatmulLaunches::kFewOnly};
-    if (!trial.Expect(with(few_only))) continue;
-    if (!trial.HasExpectedBits(kRowTile, kManyRows - kRowTile, with(few_only))) continue;
-    for (const Algorithm& many : *many_rows) {
+    if (!trial->Expect(with(few_only))) continue;
+    if (!trial->HasExpectedBits(kRowTile, kManyRows - kRowTile, with(few_only))) continue;
+    for (const Algorithm& many : many_rows) {
       const Shape pair{n, k, few, many, MatmulLaunches::kPair};
-      if (trial.HasExpectedBits(kManyRows, kMostRows, with(pair))) return pair;
+      if (trial->HasExpectedBits(kManyRows, kMostRows, with(pair))) return pair;
     }
-    if (!alone && trial.HasExpectedBits(kManyRows, kMostRows, with(few_only))) alone = few_only;
+    if (!alone && trial->HasExpectedBits(kManyRows, kMostRows, with(few_only))) alone = few_only;
   }
   if (alone) return *alone;
-  for (Algorithm tile : *few_rows) {
+  for (Algorithm tile : few_rows) {
     tile.rows_at_once = kRowTile;
     const Shape tiles{n, k, tile, tile, MatmulLaunches::kTiles};
-    if (trial.Expect(with(tiles)) && trial.HasExpectedBitsAtEachPlace(with(tiles))) return tiles;
+    if (trial->Expect(with(tiles)) && trial->HasExpectedBitsAtEachPlace(with(tiles))) return tiles;
   }
-  if (!trial.status().ok()) return trial.status();
+  OUTRIDER_TRY(trial->status());
   return absl::InternalError(absl::StrCat("cuBLASLt: none of its algorithms for ", n, " x ", k,
                                           " gives a row the same bits in every batch"));
 }
@@ -211,11 +195,10 @@ absl::StatusOr<std::vector<Matmul::Algorithm>> Matmul::Recommended(int n, int k,
   Layouts layouts(operand_, n, k, rows);
   cublasLtMatmulHeuristicResult_t found[kRecommendations];
   int count = 0;
-  const absl::Status status =
+  OUTRIDER_TRY(
       ToStatus(cublasLtMatmulAlgoGetHeuristic(handle_, product_, &layouts.w, &layouts.x, &layouts.y,
                                               &layouts.y, &preference, kRecommendations, found, &count),
-               absl::StrCat("choosing an algorithm for ", n, " x ", k));
-  if (!status.ok()) return status;
+               absl::StrCat("choosing an algorithm for ", n, " x ", k)));
   std::vector<Algorithm> algorithms;
   for (const cublasLtMatmulHeuristicResult_t& result :
        absl::MakeConstSpan(found, static_cast<size_t>(count))) {
@@ -240,8 +223,7 @@ std::optional<Matmul::Algorithm> Matmul::Runnable(int n, int k, const cublasLtMa
 
 absl::Status Matmul::Multiply(const Shape& shape, const void* x, const void* w, float* y, int rows) const {
   const float one = 1, zero = 0;
-  absl::Status status;
-  for (int first = 0, part = 0; first < rows && status.ok(); first += part) {
+  for (int first = 0, part = 0; first < rows; first += part) {
     const Algorithm& algorithm = PaddedRows(rows - first) < kManyRows ? shape.few_rows : shape.many_rows;
     part = std::min(algorithm.rows_at_once, rows - first);
     Layouts layouts(operand_, shape.n, shape.k, part);
@@ -249,12 +231,12 @@ absl::Status Matmul::Multiply(const Shape& shape, const void* x, const void* w, 
                                                                static_cast<size_t>(shape.k) *
                                                                OperandBytes(operand_);
     float* const to = y + static_cast<size_t>(first) * static_cast<size_t>(shape.n);
-    status = ToStatus(
+    OUTRIDER_TRY(ToStatus(
         cublasLtMatmul(handle_, product_, &one, w, &layouts.w, from, &layouts.x, &zero, to, &layouts.y, to,
                        &layouts.y, &algorithm.algorithm, workspace_.data(), workspace_.bytes(), stream_),
-        absl::StrCat("multiplying by ", shape.n, " x ", shape.k, " for ", part, " rows"));
+        absl::StrCat("multiplying by ", shape.n, " x ", shape.k, " for ", part, " rows")));
   }
-  return status;
+  return absl::OkStatus();
 }
 
 }  // namespace outrider::cuda

@@ -15,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "common/engine/cuda/layer_rows.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 namespace {
@@ -47,21 +48,17 @@ Json ToJson(const MatmulChoices& choices) {
 
 MatmulAlgorithm ReadAlgorithm(FieldReader& product, const char* name) {
   MatmulAlgorithm algorithm;
-  if (!product.Has(name)) {
-    product.Fail(name, "is missing");
-    return algorithm;
-  }
+  if (!product.Has(name)) product.Fail(name, "is missing");
+  if (!product.status().ok()) return algorithm;
   FieldReader fields = product.Nested(name);
-  if (fields.status().ok() && product.status().ok()) {
-    algorithm.config = fields.String("config", "");
-    const Json words = fields.Has("words") ? fields.At("words") : Json();
-    bool valid = words.is_array() && words.size() == algorithm.words.size();
-    for (size_t i = 0; valid && i < words.size(); ++i) {
-      valid = words[i].is_string() && absl::SimpleHexAtoi(words[i].get<std::string>(), &algorithm.words[i]);
-    }
-    if (!valid) fields.Fail("words", "is not a list of ", algorithm.words.size(), " hexadecimal numbers");
+  if (!fields.status().ok()) return algorithm;
+  algorithm.config = fields.String("config", "");
+  const Json words = fields.Has("words") ? fields.At("words") : Json();
+  bool valid = words.is_array() && words.size() == algorithm.words.size();
+  for (size_t i = 0; valid && i < words.size(); ++i) {
+    valid = words[i].is_string() && absl::SimpleHexAtoi(words[i].get<std::string>(), &algorithm.words[i]);
   }
-  product.TakeError(fields);
+  if (!valid) fields.Fail("words", "is not a list of ", algorithm.words.size(), " hexadecimal numbers");
   return algorithm;
 }
 
@@ -94,9 +91,8 @@ const MatmulChoice* MatmulChoices::Find(int n, int k) const {
 absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string& path,
                                                                const MatmulChoices& here) {
   if (access(path.c_str(), F_OK) != 0 && errno == ENOENT) return std::nullopt;
-  const absl::StatusOr<Json> json = JsonObjectIn(path);
-  if (!json.ok()) return json.status();
-  FieldReader fields(path, *json);
+  const Json json = OUTRIDER_TRY(JsonObjectIn(path));
+  FieldReader fields(path, json);
   MatmulChoices choices{.gpu = fields.String("gpu", ""),
                         .cublas = fields.Int("cublas", 0),
                         .operand = fields.String("operand", ""),

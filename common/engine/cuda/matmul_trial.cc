@@ -5,13 +5,9 @@
 #include <cstdint>
 
 #include "common/engine/cuda/layer_kernels.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
-namespace {
-
-constexpr char kComparing[] = "comparing algorithms of products";
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<MatmulTrial>> MatmulTrial::Create(Operand operand, int n, int k,
                                                                  cudaStream_t stream) {
@@ -20,32 +16,28 @@ absl::StatusOr<std::unique_ptr<MatmulTrial>> MatmulTrial::Create(Operand operand
   const size_t row_bytes = static_cast<size_t>(k) * OperandBytes(operand);
   const size_t result_bytes = static_cast<size_t>(n) * sizeof(float);
   constexpr char kWhat[] = "choosing algorithms of products";
-  absl::Status status = AllocateAll({{trial->x_, kExpected * row_bytes, kWhat},
-                                     {trial->shifted_, kCompared * row_bytes, kWhat},
-                                     {trial->w_, static_cast<size_t>(n) * row_bytes, kWhat},
-                                     {trial->expected_, kExpected * result_bytes, kWhat},
-                                     {trial->found_, kCompared * result_bytes, kWhat},
-                                     {trial->differs_, sizeof(int), kWhat}});
+  trial->x_ = OUTRIDER_TRY(DeviceMemory::Allocate(kExpected * row_bytes, kWhat));
+  trial->shifted_ = OUTRIDER_TRY(DeviceMemory::Allocate(kCompared * row_bytes, kWhat));
+  trial->w_ = OUTRIDER_TRY(DeviceMemory::Allocate(static_cast<size_t>(n) * row_bytes, kWhat));
+  trial->expected_ = OUTRIDER_TRY(DeviceMemory::Allocate(kExpected * result_bytes, kWhat));
+  trial->found_ = OUTRIDER_TRY(DeviceMemory::Allocate(kCompared * result_bytes, kWhat));
+  trial->differs_ = OUTRIDER_TRY(DeviceMemory::Allocate(sizeof(int), kWhat));
   const auto fill = [&](const DeviceMemory& memory, uint64_t seed) {
-    if (!status.ok()) return;
-    status =
-        ToStatus(LaunchFill(operand, memory.data(), memory.bytes() / OperandBytes(operand), seed, stream),
-                 "making up a product");
+    return ToStatus(LaunchFill(operand, memory.data(), memory.bytes() / OperandBytes(operand), seed, stream),
+                    "making up a product");
   };
-  fill(trial->x_, /*seed=*/1);
-  fill(trial->w_, /*seed=*/uint64_t{1} << 40);
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(fill(trial->x_, /*seed=*/1));
+  OUTRIDER_TRY(fill(trial->w_, /*seed=*/uint64_t{1} << 40));
   return trial;
 }
 
 bool MatmulTrial::Expect(Multiply multiply) {
   const size_t row_bytes = static_cast<size_t>(k_) * OperandBytes(operand_);
-  absl::Status status;
-  for (size_t row = 0; row < kRows + kRowTile && status.ok(); row += kRowTile) {
-    status = multiply(x_.data() + row * row_bytes, w_.data(),
-                      expected_.as<float>() + row * static_cast<size_t>(n_), kRowTile);
+  for (size_t row = 0; row < kRows + kRowTile; row += kRowTile) {
+    float* const to = expected_.as<float>() + row * static_cast<size_t>(n_);
+    if (!Remember(multiply(x_.data() + row * row_bytes, w_.data(), to, kRowTile))) return false;
   }
-  return Remember(status);
+  return true;
 }
 
 bool MatmulTrial::HasExpectedBits(int least, int most, Multiply multiply) {
@@ -65,30 +57,24 @@ bool MatmulTrial::HasExpectedBitsAtEachPlace(Multiply multiply) {
 }
 
 absl::StatusOr<bool> MatmulTrial::Compare(int rows, int shift, Multiply multiply) {
-  // A copy, because algorithms may require that operands are aligned to more than a row.
+  constexpr char kComparing[] = "comparing algorithms of products";
   const size_t skipped = static_cast<size_t>(shift), count = static_cast<size_t>(rows);
+  const size_t columns = static_cast<size_t>(n_);
   const size_t row_bytes = static_cast<size_t>(k_) * OperandBytes(operand_);
-  absl::Status status = ToStatus(cudaMemcpyAsync(shifted_.data(), x_.data() + skipped * row_bytes,
-                                                 count * row_bytes, cudaMemcpyDeviceToDevice, stream_),
-                                 kComparing);
-  if (status.ok()) status = multiply(shifted_.data(), w_.data(), found_.as<float>(), rows);
-  if (status.ok()) {
-    status = ToStatus(cudaMemsetAsync(differs_.data(), 0, differs_.bytes(), stream_), kComparing);
-  }
-  if (status.ok()) {
-    status =
-        ToStatus(LaunchCompare(expected_.as<float>() + skipped * static_cast<size_t>(n_), found_.as<float>(),
-                               count * static_cast<size_t>(n_), differs_.as<int>(), stream_),
-                 kComparing);
-  }
+  // A copy, because algorithms may require that operands are aligned to more than a row.
+  OUTRIDER_TRY(ToStatus(cudaMemcpyAsync(shifted_.data(), x_.data() + skipped * row_bytes, count * row_bytes,
+                                        cudaMemcpyDeviceToDevice, stream_),
+                        kComparing));
+  OUTRIDER_TRY(multiply(shifted_.data(), w_.data(), found_.as<float>(), rows));
+  OUTRIDER_TRY(ToStatus(cudaMemsetAsync(differs_.data(), 0, differs_.bytes(), stream_), kComparing));
+  OUTRIDER_TRY(ToStatus(LaunchCompare(expected_.as<float>() + skipped * columns, found_.as<float>(),
+                                      count * columns, differs_.as<int>(), stream_),
+                        kComparing));
   int differs = 0;
-  if (status.ok()) {
-    status =
-        ToStatus(cudaMemcpyAsync(&differs, differs_.data(), sizeof(differs), cudaMemcpyDeviceToHost, stream_),
-                 kComparing);
-  }
-  if (status.ok()) status = ToStatus(cudaStreamSynchronize(stream_), kComparing);
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(
+      ToStatus(cudaMemcpyAsync(&differs, differs_.data(), sizeof(differs), cudaMemcpyDeviceToHost, stream_),
+               kComparing));
+  OUTRIDER_TRY(ToStatus(cudaStreamSynchronize(stream_), kComparing));
   return differs == 0;
 }
 

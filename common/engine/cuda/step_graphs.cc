@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/engine/cuda/device_memory.h"
+#include "common/spec/status.h"
 
 namespace outrider::cuda {
 namespace {
@@ -11,14 +12,12 @@ namespace {
 constexpr size_t kMaxSeen = 4096;
 
 absl::StatusOr<cudaGraphExec_t> Record(cudaStream_t stream, absl::FunctionRef<absl::Status()> enqueue) {
-  absl::Status status =
-      ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
-  if (!status.ok()) return status;
-  status = enqueue();
+  constexpr char kCapturing[] = "capturing a step";
+  OUTRIDER_TRY(ToStatus(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), kCapturing));
+  absl::Status status = enqueue();
   // End the capture even after an error.
   cudaGraph_t graph = nullptr;
-  const absl::Status ended = ToStatus(cudaStreamEndCapture(stream, &graph), "capturing a step");
-  if (status.ok()) status = ended;
+  status.Update(ToStatus(cudaStreamEndCapture(stream, &graph), kCapturing));
   cudaGraphExec_t executable = nullptr;
   if (status.ok())
     status = ToStatus(cudaGraphInstantiate(&executable, graph, 0), "preparing a captured step");
@@ -36,8 +35,19 @@ cudaGraphExec_t StepGraphs::Find(const GraphShape& shape, Capture capture, cudaS
                                  absl::FunctionRef<absl::Status()> enqueue) {
   auto graph = graphs_.find(shape);
   if (graph == graphs_.end()) {
-    if (!IsDue(shape, capture)) return nullptr;
-    if (graphs_.size() >= most_) DropLeastRecentlyUsed();
+    if (capture == Capture::kNever || !captures_.failure.ok()) return nullptr;
+    if (seen_.erase(shape) == 0 && capture == Capture::kOnSecondSight) {
+      if (seen_.size() >= kMaxSeen) seen_.clear();
+      seen_.insert(shape);
+      return nullptr;
+    }
+    if (graphs_.size() >= most_) {
+      const auto oldest = std::min_element(graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) {
+        return a.second.last_use < b.second.last_use;
+      });
+      cudaGraphExecDestroy(oldest->second.executable);
+      graphs_.erase(oldest);
+    }
     const absl::StatusOr<cudaGraphExec_t> executable = Record(stream, enqueue);
     if (!executable.ok()) {
       captures_.failure = executable.status();
@@ -49,22 +59,6 @@ cudaGraphExec_t StepGraphs::Find(const GraphShape& shape, Capture capture, cudaS
   }
   graph->second.last_use = ++uses_;
   return graph->second.executable;
-}
-
-bool StepGraphs::IsDue(const GraphShape& shape, Capture capture) {
-  if (capture == Capture::kNever || !captures_.failure.ok()) return false;
-  if (seen_.erase(shape) > 0 || capture == Capture::kAtOnce) return true;
-  if (seen_.size() >= kMaxSeen) seen_.clear();
-  seen_.insert(shape);
-  return false;
-}
-
-void StepGraphs::DropLeastRecentlyUsed() {
-  const auto oldest = std::min_element(graphs_.begin(), graphs_.end(), [](const auto& a, const auto& b) {
-    return a.second.last_use < b.second.last_use;
-  });
-  cudaGraphExecDestroy(oldest->second.executable);
-  graphs_.erase(oldest);
 }
 
 void StepGraphs::Drop() {

@@ -46,9 +46,6 @@ class StepGraphs {
     uint64_t last_use;
   };
 
-  bool IsDue(const GraphShape& shape, Capture capture);
-  void DropLeastRecentlyUsed();
-
   const size_t most_;
   std::map<GraphShape, Graph> graphs_;
   std::set<GraphShape> seen_;  // once, and not captured

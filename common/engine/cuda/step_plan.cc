@@ -175,11 +175,11 @@ std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
   AttentionSize draft;
   for (const PassPlan& pass : plan.draft_passes) {
     const AttentionSize size = SizeOf(attention, pass.sequences);
-    draft.sequences = size.sequences;
-    draft.rows = size.rows;
-    draft.items = std::max(draft.items, size.items);
-    draft.blocks = std::max(draft.blocks, size.blocks);
-    draft.partials = std::max(draft.partials, size.partials);
+    draft = {.sequences = size.sequences,
+             .rows = size.rows,
+             .items = std::max(draft.items, size.items),
+             .blocks = std::max(draft.blocks, size.blocks),
+             .partials = std::max(draft.partials, size.partials)};
   }
   GraphShape graph{.step = step, .first = LaunchFor(attention, first, step.rows, capacity), .draft = {}};
   if (!capacity.Holds(graph.first) || !graph.first.Holds(first)) return std::nullopt;
@@ -192,9 +192,6 @@ std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
 namespace {
 
 using Work = WarmUpStep::Work;
-
-// Any ids that every vocabulary has.
-TokenId AnyToken(size_t i) { return static_cast<TokenId>(i % 16); }
 
 bool Fits(const WarmUpStep& step, const WarmUpLimits& limits) {
   return step.sequences * step.rows <= limits.rows && step.length + step.draft_tokens <= limits.positions;
@@ -214,34 +211,28 @@ std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits) {
 
 std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits, ModelRole role) {
   constexpr int kMostDrafted = 8;
-  constexpr int kLengths[] = {kSplit / 2, 2 * kSplit, 4 * kSplit}, kSequences[] = {1, 8};
   std::vector<WarmUpStep> steps;
-  for (const int length : kLengths) {
-    for (const int sequences : kSequences) {
-      for (int drafted = 0; drafted <= kMostDrafted; drafted += 2) {
-        steps.push_back(
-            {.sequences = sequences, .rows = drafted + 1, .length = length, .work = Work::kVerify});
+  for (const bool proposes : {false, true}) {
+    if (role != ModelRole::kAny && (role == ModelRole::kDraft) != proposes) continue;
+    for (const int length : {kSplit / 2, 2 * kSplit, 4 * kSplit}) {
+      for (const int sequences : {1, 8}) {
+        for (int drafted = proposes ? 1 : 0; drafted <= kMostDrafted; drafted += proposes ? 1 : 2) {
+          const WarmUpStep step{.sequences = sequences,
+                                .rows = proposes ? 1 : drafted + 1,
+                                .length = length,
+                                .work = proposes ? Work::kPropose : Work::kVerify,
+                                .draft_tokens = proposes ? drafted : 0};
+          if (Fits(step, limits)) steps.push_back(step);
+        }
       }
     }
   }
-  for (const int length : kLengths) {
-    for (const int sequences : kSequences) {
-      for (int drafted = 1; drafted <= kMostDrafted; ++drafted) {
-        steps.push_back(
-            {.sequences = sequences, .length = length, .work = Work::kPropose, .draft_tokens = drafted});
-      }
-    }
-  }
-  const auto is_of_role = [role](const WarmUpStep& step) {
-    return role == ModelRole::kAny || (role == ModelRole::kDraft) == (step.work == Work::kPropose);
-  };
-  std::erase_if(steps, [&](const WarmUpStep& step) { return !Fits(step, limits) || !is_of_role(step); });
   return steps;
 }
 
 MadeUpBatch::MadeUpBatch(const WarmUpStep& step, int block_size) {
-  params_.draft_top_n = 1;  // fewer than any vocabulary has
-  for (int i = 0; i < step.rows; ++i) tokens_.push_back(AnyToken(static_cast<size_t>(i)));
+  params_.draft_top_n = 1;                                        // fewer than any vocabulary has
+  for (int i = 0; i < step.rows; ++i) tokens_.push_back(i % 16);  // ids that every vocabulary has
   blocks_.assign(static_cast<size_t>((step.length + step.draft_tokens + block_size - 1) / block_size), 0);
   if (step.work == Work::kVerify) {
     for (int i = 1; i < step.rows; ++i) {
@@ -254,11 +245,8 @@ MadeUpBatch::MadeUpBatch(const WarmUpStep& step, int block_size) {
   for (DeviceTask& task : tasks_) {
     task.params = &params_;
     task.round_start = static_cast<uint64_t>(start);
-    if (step.work == Work::kVerify) {
-      task.work = VerifyTask{.draft = draft_};
-    } else {
-      task.work = ProposeTask{.draft_tokens = step.draft_tokens};
-    }
+    if (step.work == Work::kVerify) task.work = VerifyTask{.draft = draft_};
+    if (step.work == Work::kPropose) task.work = ProposeTask{.draft_tokens = step.draft_tokens};
   }
   for (int s = 0; s < step.sequences; ++s) {
     rows_.push_back({.tokens = tokens_,

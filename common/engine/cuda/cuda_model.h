@@ -23,9 +23,8 @@
 
 namespace outrider::cuda {
 
-// Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. A step of up to
-// kMaxCapturedRows rows is captured in a CUDA graph when its shape comes for the second time, common ones
-// when the model is loaded, and replayed from then on (step_graphs.h).
+// Enqueues a whole step (draft passes, sampling and verdicts included) and waits for it once. Steps of up to
+// kMaxCapturedRows rows run from CUDA graphs (step_graphs.h); common ones are captured by Create.
 class CudaModel final : public Model {
  public:
   // FAILED_PRECONDITION if there is no such device; INVALID_ARGUMENT, naming file and field, for a model that

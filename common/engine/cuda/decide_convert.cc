@@ -20,31 +20,11 @@ bool CanApply(const SamplingParams& sampling) {
   return !penalties && !masks;
 }
 
+// Where the token rule lacks a q, the host reports the error.
 bool CanTest(const Distribution& q, Rule rule) {
-  switch (q.form) {
-    case Distribution::Form::kAbsent:
-      return rule == Rule::kCoupled;  // else an error, which the host reports
-    case Distribution::Form::kPointMass:
-      return true;
-    case Distribution::Form::kSparse:
-      return q.ids.size() <= static_cast<size_t>(kMaxTopN);
-    case Distribution::Form::kDense:
-      return false;
-  }
-  return false;
-}
-
-bool CanJudge(const SequenceParams& params, absl::Span<const ProposalNode> draft) {
-  return (params.rule == Rule::kToken || params.rule == Rule::kCoupled) && params.lenience == 1 &&
-         params.logprobs < 0 && draft.size() <= static_cast<size_t>(kMaxDraftTokens) && IsChain(draft) &&
-         std::all_of(draft.begin(), draft.end(),
-                     [&](const ProposalNode& node) { return CanTest(node.q, params.rule); });
-}
-
-bool CanDraft(const SequenceParams& params, int draft_tokens, int columns) {
-  const bool dense = params.rule != Rule::kCoupled && params.sampling.temperature > 0 &&
-                     (params.draft_top_n <= 0 || params.draft_top_n >= columns);
-  return !dense && params.draft_top_n <= kMaxTopN && draft_tokens <= kMaxDraftTokens;
+  if (q.form == Distribution::Form::kSparse) return q.ids.size() <= static_cast<size_t>(kMaxTopN);
+  return q.form == Distribution::Form::kPointMass ||
+         (q.form == Distribution::Form::kAbsent && rule == Rule::kCoupled);
 }
 
 QForm ToQForm(Distribution::Form form) {
@@ -58,13 +38,19 @@ QForm ToQForm(Distribution::Form form) {
 bool CanRun(const DeviceTask& task, const DecoderConfig& spec) {
   const SequenceParams& params = *task.params;
   if (!CanApply(params.sampling)) return false;
+  const bool coupled = params.rule == Rule::kCoupled;
   // A race has a random number for each token, and a verdict needs the logits of all.
   const bool cut = !spec.head_tokens.empty();
   if (const auto* propose = std::get_if<ProposeTask>(&task.work)) {
-    return CanDraft(params, propose->draft_tokens, spec.logit_columns()) &&
-           !(cut && params.rule == Rule::kCoupled);
+    const bool sparse = params.draft_top_n > 0 && params.draft_top_n < spec.logit_columns();
+    return (coupled ? !cut : sparse || params.sampling.temperature <= 0) && params.draft_top_n <= kMaxTopN &&
+           propose->draft_tokens <= kMaxDraftTokens;
   }
-  return !cut && CanJudge(params, std::get<VerifyTask>(task.work).draft);
+  const absl::Span<const ProposalNode> draft = std::get<VerifyTask>(task.work).draft;
+  return !cut && (params.rule == Rule::kToken || coupled) && params.lenience == 1 && params.logprobs < 0 &&
+         draft.size() <= static_cast<size_t>(kMaxDraftTokens) && IsChain(draft) &&
+         std::all_of(draft.begin(), draft.end(),
+                     [&](const ProposalNode& node) { return CanTest(node.q, params.rule); });
 }
 
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {

@@ -167,16 +167,14 @@ class TorchModel final : public Model {
   void Wake() override {}
   absl::Status Follow() override {
     std::vector<int64_t> numbers;
-    absl::Status status;
-    while (status.ok()) {
-      status = Try(*runner_, "following rank 0", [&] {
+    while (true) {
+      const absl::Status received = Try(*runner_, "following rank 0", [&] {
         numbers = ranks_->Receive();
         return absl::OkStatus();
       });
-      if (!status.ok()) return absl::UnavailableError("rank 0 is gone");
-      status = Try(*runner_, "following rank 0", [&] { return Obey(numbers); });
+      if (!received.ok()) return absl::UnavailableError("rank 0 is gone");
+      OUTRIDER_TRY(Try(*runner_, "following rank 0", [&] { return Obey(numbers); }));
     }
-    return status;
   }
 
   bool row_invariant() const override { return false; }

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/flags.h"
 #include "client/cli/process.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -300,12 +301,12 @@ std::string TopView(const MetricsPages& before, const MetricsPages& after, doubl
   return text;
 }
 
-int RunTop(const TopFlags& flags) {
+absl::StatusOr<int> RunTop(const TopFlags& flags) {
   Signals signals;
   // Without a terminal, one look: for scripts.
   const bool live = isatty(STDOUT_FILENO) != 0 && !flags.once;
   MetricsPages before = FetchAll(flags);
-  if (!before[kCoordinator]) return PrintError(FetchMetrics(flags.metrics[kCoordinator]).status());
+  if (!before[kCoordinator]) before[kCoordinator] = OUTRIDER_TRY(FetchMetrics(flags.metrics[kCoordinator]));
   absl::Time then = absl::Now();
   if (live) std::printf("\033[2J\033[Hlooking for %g s ...", flags.interval_seconds);
   do {

@@ -295,17 +295,15 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
   if (result.nodes().empty()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "PROPOSAL_EMPTY", "no token in time");
   }
-  const absl::StatusOr<Rule> rule = ParseRule(generation_->request().params.rule());
-  if (!rule.ok()) return rule.status();
-  auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
-  if (!proposal.ok()) return proposal;
-  if (Depth(*proposal) > item.k || result.nodes_size() > item.nodes) {
+  const Rule rule = OUTRIDER_TRY(ParseRule(generation_->request().params.rule()));
+  Proposal proposal = OUTRIDER_TRY(ParseUnpreparedProposal(result.nodes(), rule, vocab_));
+  if (Depth(proposal) > item.k || result.nodes_size() > item.nodes) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
   const bool has_alternatives = result.alternatives_size() == result.nodes_size();
   const bool has_confidence = result.confidence_size() == result.nodes_size();
   for (int i = 0; i < result.nodes_size(); ++i) {
-    ProposalNode& node = (*proposal)[i];
+    ProposalNode& node = proposal[i];
     if (has_confidence) node.confidence = result.confidence(i);
     if (!has_alternatives) continue;
     for (const uint32_t id : result.alternatives(i).ids()) {

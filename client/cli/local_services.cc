@@ -233,10 +233,6 @@ std::vector<std::string> LocalServices::CommandOf(Service service) const {
   return command;
 }
 
-std::string LocalServices::LogPath(Service service) const {
-  return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
-}
-
 bool LocalServices::ServersReachable() const {
   const auto reachable = [this](Service service) {
     return served_[service] || !absl::EndsWith(options_.listen[service], ":0");

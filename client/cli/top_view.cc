@@ -242,19 +242,11 @@ std::map<std::string, double> MetricsPage::By(std::string_view name, const std::
   return sums;
 }
 
-double MetricsChange::Increase(std::string_view name, const MetricLabels& labels) const {
-  return after.Sum(name, labels) - before.Sum(name, labels);
-}
-
 std::optional<double> MetricsChange::Ratio(std::string_view numerator, std::string_view denominator,
                                            const MetricLabels& labels) const {
   const double below = Increase(denominator, labels);
   if (below <= 0) return std::nullopt;
   return Increase(numerator, labels) / below;
-}
-
-std::optional<double> MetricsChange::Mean(const std::string& histogram, const MetricLabels& labels) const {
-  return Ratio(histogram + "_sum", histogram + "_count", labels);
 }
 
 std::optional<double> MetricsChange::Quantile(const std::string& histogram, double q) const {

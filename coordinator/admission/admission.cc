@@ -33,18 +33,6 @@ asio::awaitable<absl::Status> Admission::Ticket::WaitForTurn(Clock::time_point d
                          : reason_;
 }
 
-void Admission::Ticket::Run() {
-  running_ = true;
-  admission_->running_samples_ += samples_;
-  admission_->running_.insert(this);
-  changed_.Notify();
-}
-
-void Admission::Ticket::End(absl::Status reason) {
-  reason_ = std::move(reason);
-  changed_.Notify();
-}
-
 absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::string& client, int samples,
                                                                     std::function<void(absl::Status)> end) {
   if (!open_) return Draining();

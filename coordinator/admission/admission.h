@@ -126,8 +126,16 @@ class Admission {
     friend class Admission;
     Ticket(Admission* admission, int samples, std::function<void(absl::Status)> end)
         : admission_(admission), samples_(samples), end_(std::move(end)), changed_(admission->executor_) {}
-    void Run();
-    void End(absl::Status reason);
+    void Run() {
+      running_ = true;
+      admission_->running_samples_ += samples_;
+      admission_->running_.insert(this);
+      changed_.Notify();
+    }
+    void End(absl::Status reason) {
+      reason_ = std::move(reason);
+      changed_.Notify();
+    }
 
     Admission* const admission_;
     const int samples_;

@@ -25,11 +25,6 @@ struct DescribeCall {
 
 }  // namespace
 
-void Completion::Hold(size_t bytes) {
-  all_held_ += bytes - held_;
-  held_ = bytes;
-}
-
 asio::awaitable<absl::StatusOr<std::vector<std::string>>> Completion::Body() {
   while (const std::optional<PromptChunk> next = co_await calls_.Next()) {
     answer_.Add(next->prompt, *next->chunk);

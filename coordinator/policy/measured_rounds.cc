@@ -134,11 +134,6 @@ void RoundCosts::ObserveTree(const RoundReport& round) {
   step_.Observe(round.drafted() / levels, ComputeSeconds(round.times.draft_server) / levels);
 }
 
-void RoundCosts::ObserveFailure(const RoundTimes& times) {
-  proposed_.Observe(0);
-  failed_seconds_.Observe(Seconds(times.draft));
-}
-
 void RoundCosts::AgeDraft(double proposals) {
   proposal_.Age(proposals);
   step_.Age(proposals);
@@ -198,10 +193,6 @@ void MeasuredChoice::EndTrial() {
     pause_ = std::min(2 * pause_, kLongestPause);
   }
   rounds_left_ = pause_ - 1;
-}
-
-void MeasuredChoice::Observe(bool other, double seconds, int tokens) {
-  if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
 }
 
 double TreeChoice::Stands(int depth, int rank) const {

@@ -103,7 +103,10 @@ class RoundCosts {
   void ObserveChain(const RoundReport& round);
   void ObserveTree(const RoundReport& round);
   // Observes a round whose draft was asked and gave nothing.
-  void ObserveFailure(const RoundTimes& times);
+  void ObserveFailure(const RoundTimes& times) {
+    proposed_.Observe(0);
+    failed_seconds_.Observe(Seconds(times.draft));
+  }
   // Ages as if that many proposals had been missed.
   void AgeDraft(double proposals);
 
@@ -140,7 +143,9 @@ class MeasuredChoice {
   // Whether the next round takes the other way.
   bool Next();
   // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
-  void Observe(bool other, double seconds, int tokens);
+  void Observe(bool other, double seconds, int tokens) {
+    if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
+  }
 
  private:
   void EndTrial();

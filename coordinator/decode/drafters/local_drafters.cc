@@ -103,12 +103,6 @@ std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min
   return std::nullopt;
 }
 
-size_t NgramTable::size() const {
-  size_t size = 0;
-  for (const auto& [context, known] : continuations_) size += known.size();
-  return size;
-}
-
 Proposal CopyDrafter::Draft(int k) {
   const std::vector<TokenId>& committed = generation_->tokens();
   const size_t searched = std::min(committed.size(), static_cast<size_t>(options_.history));
@@ -168,11 +162,6 @@ void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
   const bool was_asked = last_ != nullptr && n == proposed_at_;
   first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
   if (was_asked) last_->OnVerdict(n, verdict);
-}
-
-void AutoDrafter::OnProposal(size_t n, TargetProposal proposal) {
-  unused_ = proposal.timing;
-  second_->OnProposal(n, std::move(proposal));
 }
 
 }  // namespace outrider

@@ -63,7 +63,11 @@ class NgramTable {
   std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
 
   // The number of counted pairs of context and continuation.
-  size_t size() const;
+  size_t size() const {
+    size_t size = 0;
+    for (const auto& [context, known] : continuations_) size += known.size();
+    return size;
+  }
 
  private:
   using Context = std::array<TokenId, kMaxContext>;  // shorter ones begin with -1
@@ -176,7 +180,10 @@ class AutoDrafter final : public Drafter {
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
   // Only the second may be the target.
-  void OnProposal(size_t n, TargetProposal proposal) override;
+  void OnProposal(size_t n, TargetProposal proposal) override {
+    unused_ = proposal.timing;
+    second_->OnProposal(n, std::move(proposal));
+  }
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftStatus status() const override { return last_ == nullptr ? DraftStatus::kUsable : last_->status(); }

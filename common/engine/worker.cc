@@ -154,11 +154,6 @@ void Worker::Run() {
   }
 }
 
-void Worker::CountItems(int more) {
-  counted_items_.fetch_add(more, std::memory_order_relaxed);
-  if (hooks_.on_items) hooks_.on_items(more);
-}
-
 void Worker::EndExpired() {
   const std::vector<SequenceState*>& active = store_.active();
   const bool any = std::any_of(active.begin(), active.end(), [](const SequenceState* sequence) {
@@ -336,11 +331,6 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
 
 // An invalid batch is a bug in this program, and memory may run out for one batch; both affect only the items
 // of the batch.
-void Worker::ReportIfLost(const absl::Status& status) {
-  const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
-  if (lost && hooks_.on_failure) hooks_.on_failure(status);
-}
-
 void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
   if (hooks_.on_graphs) hooks_.on_graphs(runner_->graph_captures());

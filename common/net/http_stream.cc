@@ -4,7 +4,6 @@
 #include <openssl/x509v3.h>
 
 #include <boost/asio/buffer.hpp>
-#include <utility>
 
 #include "common/obs/log.h"
 #include "common/spec/status.h"
@@ -181,11 +180,6 @@ void HttpStream::StartRead() {
   });
 }
 
-void HttpStream::End() {
-  ended_ = true;
-  if (const auto on_gone = std::exchange(on_gone_, nullptr)) on_gone();
-}
-
 asio::awaitable<HttpStream::Read> HttpStream::ReadMore(Clock::time_point deadline) {
   const size_t before = received_.size();
   StartRead();
@@ -202,11 +196,6 @@ void HttpStream::Watch(std::function<void()> on_gone) {
   watched_ = true;
   on_gone_ = std::move(on_gone);
   if (received_.size() < kReadAhead) StartRead();
-}
-
-void HttpStream::Unwatch() {
-  watched_ = false;
-  on_gone_ = nullptr;
 }
 
 asio::awaitable<bool> HttpStream::Write(absl::string_view bytes, Clock::duration patience) {

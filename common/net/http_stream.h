@@ -5,12 +5,12 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -70,7 +70,10 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // Reads ahead until Unwatch, and calls `on_gone` when the client goes away. If the client sends more than
   // kReadAhead meanwhile, only a write notices that it has gone.
   void Watch(std::function<void()> on_gone);
-  void Unwatch();
+  void Unwatch() {
+    watched_ = false;
+    on_gone_ = nullptr;
+  }
 
   // False if the client has gone, or took nothing for `patience`.
   asio::awaitable<bool> Write(absl::string_view bytes, Clock::duration patience);
@@ -84,7 +87,10 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   static constexpr size_t kReadAhead = 16 << 10;
 
   void StartRead();
-  void End();
+  void End() {
+    ended_ = true;
+    if (const auto on_gone = std::exchange(on_gone_, nullptr)) on_gone();
+  }
 
   Socket socket_;
   const std::shared_ptr<asio::ssl::context> context_;

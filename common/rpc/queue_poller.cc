@@ -31,11 +31,6 @@ QueuePoller::~QueuePoller() {
   helper_.join();
 }
 
-void QueuePoller::Attach(grpc::CompletionQueue* queue) {
-  absl::MutexLock lock(&mutex_);
-  queue_ = queue;
-}
-
 void QueuePoller::Detach() {
   const auto is_zero = +[](int* count) { return *count == 0; };
   grpc::CompletionQueue* queue = nullptr;
@@ -49,21 +44,6 @@ void QueuePoller::Detach() {
   // gRPC requires that the queue is drained.
   void* tag = nullptr;
   for (bool ok = false; queue->Next(&tag, &ok);) static_cast<QueueTag*>(tag)->End(ok);
-}
-
-void QueuePoller::Join() {
-  absl::MutexLock lock(&mutex_);
-  ++users_;
-}
-
-void QueuePoller::Leave() {
-  absl::MutexLock lock(&mutex_);
-  --users_;
-}
-
-void QueuePoller::BeginLater(std::function<void()> begin) {
-  absl::MutexLock lock(&mutex_);
-  waiting_.push_back(std::move(begin));
 }
 
 void QueuePoller::BeginWaiting() {

@@ -52,18 +52,30 @@ class QueuePoller {
   QueuePoller& operator=(const QueuePoller&) = delete;
 
   // Polls `queue` from now on.
-  void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    queue_ = queue;
+  }
   // Waits until all users have left, so their calls must end, then shuts the queue down and drops it.
   void Detach() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A user begins operations on the queue between Join and Leave. Thread-safe.
-  void Join() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Join() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++users_;
+  }
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    --users_;
+  }
 
   // Calls `begin`, which begins an operation, when the queue is next polled, or in this Poll if it did not
   // have to wait: a thread that waited first acts on what it was told. For a tag's end and for the polling
   // thread: a poll that waits is not woken.
-  void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    waiting_.push_back(std::move(begin));
+  }
 
   // Calls End on the tag of each operation that has ended. If none has, waits for one until `deadline`. The
   // engine thus sees what all streams have brought before its next step. For one thread.

@@ -118,13 +118,6 @@ team::RowControls ToRowControls(const SamplingParams& params) {
   return controls;
 }
 
-void TokenCounts::Add(size_t index, int by) {
-  const auto it = counts_.try_emplace(context_[index]).first;
-  Count& count = it->second;
-  (index < prompt_length_ ? count.prompt : count.output) += by;
-  if (count.prompt == 0 && count.output == 0) counts_.erase(it);
-}
-
 void TokenCounts::Update(std::span<const TokenId> context) {
   const size_t shared = std::min(context.size(), context_.size());
   const size_t same =

@@ -97,10 +97,4 @@ std::string StopMatcher::Append(std::string_view piece, bool counts) {
   return text;
 }
 
-std::string StopMatcher::Flush() {
-  emitted_ += held_.size();
-  state_ = 0;
-  return std::exchange(held_, std::string());
-}
-
 }  // namespace outrider

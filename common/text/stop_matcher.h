@@ -48,7 +48,11 @@ class StopMatcher {
   std::string Append(std::string_view piece, bool counts = true);
 
   // Ends the text and returns what was held back. Empty after a match.
-  std::string Flush();
+  std::string Flush() {
+    emitted_ += held_.size();
+    state_ = 0;
+    return std::exchange(held_, std::string());
+  }
 
   const std::optional<StopMatch>& match() const { return match_; }
 

@@ -214,22 +214,6 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special
   return LossyUtf8(bytes);
 }
 
-std::string Tokenizer::TokenText(TokenId token) const { return LossyUtf8(TokenBytes(token)); }
-
-const std::string& Tokenizer::TokenBytes(TokenId token) const {
-  return token >= 0 && token < vocab_size() ? bytes_[token] : no_bytes_;
-}
-
-std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
-  const auto id = ids_.find(token);
-  if (id == ids_.end()) return std::nullopt;
-  return id->second;
-}
-
-bool Tokenizer::IsSpecial(TokenId token) const {
-  return token >= 0 && token < vocab_size() && special_[token];
-}
-
 uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids) {
   uint64_t hash = ExtendPrefixHash(tokenizer, vocab_size);
   for (TokenId id : eos_ids) hash = ExtendPrefixHash(hash, id);

@@ -56,14 +56,6 @@ absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::s
   return ticket;
 }
 
-void Admission::StartNext() {
-  while (Ticket* const next = queue_.Next()) {
-    if (running_samples_ + next->samples_ > limits_.max_samples) return;
-    queue_.Pop();
-    next->Run();
-  }
-}
-
 void Admission::Close() {
   open_ = false;
   while (Ticket* const next = queue_.Next()) {

@@ -161,7 +161,13 @@ class Admission {
   size_t waiting() const { return queue_.size(); }
 
  private:
-  void StartNext();
+  void StartNext() {
+    while (Ticket* const next = queue_.Next()) {
+      if (running_samples_ + next->samples_ > limits_.max_samples) return;
+      queue_.Pop();
+      next->Run();
+    }
+  }
 
   const asio::any_io_executor executor_;
   const AdmissionLimits limits_;

@@ -273,11 +273,4 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
   return absl::OkStatus();
 }
 
-void TargetClient::Stop() {
-  stopped_ = true;
-  wake_.Notify();
-  if (call_ != nullptr) call_->Cancel();
-  pin_.Release();
-}
-
 }  // namespace outrider

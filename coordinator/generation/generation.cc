@@ -109,12 +109,6 @@ bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* c
   return ends;
 }
 
-void Generation::End(bool over, v1::GenerateResponse* chunk) {
-  last_token_ = Clock::now();
-  if (first_token_ == received_) first_token_ = last_token_;
-  if (over) *chunk->mutable_finish() = MakeFinish();
-}
-
 void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const {
   for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
     *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
@@ -193,12 +187,6 @@ void Generation::AddText(v1::TokenLogprob* token) const {
   const std::string& bytes = tokenizer_->TokenBytes(static_cast<TokenId>(token->id()));
   token->set_text(LossyUtf8(bytes));
   if (token->text() != bytes) token->set_bytes(bytes);
-}
-
-v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
-  AddText(logprobs.mutable_token());
-  for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
-  return logprobs;
 }
 
 }  // namespace outrider

@@ -133,13 +133,21 @@ class Generation {
   bool Append(TokenId token, std::string* text);
   // Does the same, and adds the token to the chunk.
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
-  void End(bool over, v1::GenerateResponse* chunk);
+  void End(bool over, v1::GenerateResponse* chunk) {
+    last_token_ = Clock::now();
+    if (first_token_ == received_) first_token_ = last_token_;
+    if (over) *chunk->mutable_finish() = MakeFinish();
+  }
   void CountToken(v1::TokenKind kind);
   // `standing` is the number of accepted tokens up to the end of the text.
   void CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing);
   void Echo(v1::GenerateResponse* chunk);
   void AddText(v1::TokenLogprob* token) const;
-  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
+  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const {
+    AddText(logprobs.mutable_token());
+    for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
+    return logprobs;
+  }
   v1::Finish MakeFinish() const;
 
   const Request request_;

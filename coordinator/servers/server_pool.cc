@@ -118,14 +118,6 @@ void ServerPool<Protocol>::Connect() {
 }
 
 template <class Protocol>
-void ServerPool<Protocol>::Stop() {
-  stopping_ = true;
-  for (const auto& server : servers_) server->link->Stop();
-  for (const auto& name : names_) name->wake.Notify();
-  for (Event* event : waiting_) event->Notify();
-}
-
-template <class Protocol>
 std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Choose(
     Clock::time_point now, std::span<const TokenId> prompt, const std::string& fork_of,
     const std::shared_ptr<Server>& avoid) const {
@@ -194,18 +186,6 @@ void ServerPool<Protocol>::UpdateInfo() {
     KeepCommonProposers(*info, &*common);
   }
   if (common) info_ = std::move(common);
-}
-
-template <class Protocol>
-void ServerPool<Protocol>::DropGone() {
-  std::erase_if(servers_, [](const auto& server) {
-    const bool is_gone = !server->is_listed && !server->link->up();
-    if (is_gone) {
-      LogInfo("left", {{"server", Protocol::kName}, {"address", server->address}});
-      server->link->Stop();
-    }
-    return is_gone;
-  });
 }
 
 template <class Protocol>

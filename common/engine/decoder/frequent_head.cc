@@ -36,10 +36,6 @@ FrequentHead::FrequentHead(const TensorSource& whole, const DecoderConfig& spec,
       whole_shape_{spec.vocab_size, spec.hidden_size},
       tokens_(tokens) {}
 
-bool FrequentHead::IsCutHead(absl::string_view name, absl::Span<const int64_t> shape) const {
-  return name == head_ && shape.size() == 2 && shape[0] == static_cast<int64_t>(tokens_.size());
-}
-
 absl::StatusOr<TensorView> FrequentHead::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
   if (!IsCutHead(name, shape)) return whole_.Get(name, shape);
   absl::StatusOr<TensorView> view = whole_.Get(name, whole_shape_);
@@ -51,10 +47,6 @@ absl::StatusOr<TensorView> FrequentHead::Get(absl::string_view name, absl::Span<
                 row_bytes);
   }
   return TensorView{view->type, {shape.begin(), shape.end()}, rows.get(), rows};
-}
-
-absl::Status FrequentHead::Check(absl::string_view name, absl::Span<const int64_t> shape) const {
-  return IsCutHead(name, shape) ? whole_.Check(name, whole_shape_) : whole_.Check(name, shape);
 }
 
 void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to) {

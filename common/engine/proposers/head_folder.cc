@@ -32,11 +32,6 @@ HeadWeights::HeadWeights(const HeadFolder& folder) : model_(folder.target.model)
   if (opened.ok()) tensors_ = *std::move(opened);
 }
 
-int64_t HeadWeights::RowsOf(const std::string& name) const {
-  const SafeTensors::Stored* stored = tensors_.Find(name);
-  return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
-}
-
 std::vector<float> HeadWeights::Values(const std::string& name, const std::vector<int64_t>& shape) {
   const TensorView view = tensors_.Get(name, shape, status_);
   return status_.ok() ? AllElements(view) : std::vector<float>();

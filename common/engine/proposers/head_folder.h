@@ -43,7 +43,10 @@ class HeadWeights {
 
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // 0 if there is no such tensor.
-  int64_t RowsOf(const std::string& name) const;
+  int64_t RowsOf(const std::string& name) const {
+    const SafeTensors::Stored* stored = tensors_.Find(name);
+    return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
+  }
 
   std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape);
   // The ids i + offset[i] of int64 offsets [count]; they must ascend below `vocab`.

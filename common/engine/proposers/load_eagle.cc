@@ -1,6 +1,5 @@
 #include "common/engine/proposers/head_folder.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 

@@ -136,14 +136,6 @@ asio::awaitable<Proposal> TargetDrafter::Take(v1::ItemTiming* timing) {
   co_return CutToDepth(std::move(held.nodes), most_);
 }
 
-void AutoDrafter::Begin(const DraftLength& length) {
-  if (length.most == 0) return second_->Begin(length);
-  length_ = length;
-  proposed_at_ = generation_->size();
-  last_ = first_.get();
-  first_->Begin(length);
-}
-
 asio::awaitable<Proposal> AutoDrafter::Take(v1::ItemTiming* timing) {
   v1::ItemTiming spent = std::exchange(unused_, {});
   Proposal proposal = co_await first_->Take(timing);
@@ -156,12 +148,6 @@ asio::awaitable<Proposal> AutoDrafter::Take(v1::ItemTiming* timing) {
   last_ = second_.get();
   second_->Begin(length_);
   co_return co_await second_->Take(timing);
-}
-
-void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
-  const bool was_asked = last_ != nullptr && n == proposed_at_;
-  first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
-  if (was_asked) last_->OnVerdict(n, verdict);
 }
 
 }  // namespace outrider

@@ -170,13 +170,23 @@ class AutoDrafter final : public Drafter {
       : Drafter(generation), first_(std::move(first)), second_(std::move(second)) {}
 
   // Always asks the first drafter first. If nothing is wanted, only the second has something to do.
-  void Begin(const DraftLength& length) override;
+  void Begin(const DraftLength& length) override {
+    if (length.most == 0) return second_->Begin(length);
+    length_ = length;
+    proposed_at_ = generation_->size();
+    last_ = first_.get();
+    first_->Begin(length);
+  }
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   // Each drafter hears of its own proposals only.
   void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
     last_->RunAhead(proposal, outcomes);
   }
-  void OnVerdict(size_t n, const Verdict& verdict) override;
+  void OnVerdict(size_t n, const Verdict& verdict) override {
+    const bool was_asked = last_ != nullptr && n == proposed_at_;
+    first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
+    if (was_asked) last_->OnVerdict(n, verdict);
+  }
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
   // Only the second may be the target.

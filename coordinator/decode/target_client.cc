@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; longer prefixes take several
 constexpr int kMaxFailures = 8;          // being refused this often in a row is a defect, not a loss
 
-uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
+uint32_t BytesOf(const DraftNodes& nodes) {
   size_t bytes = 0;
   for (const v1::DraftNode& node : nodes) bytes += node.ByteSizeLong();
   return static_cast<uint32_t>(bytes);
@@ -27,8 +27,8 @@ uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
 }
 
 // Converts the target's own proposal, which was asked for as a chain or tree of that length.
-absl::StatusOr<Proposal> ParseOwnProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                          const DraftLength& asked, v1::Rule rule, int vocab_size) {
+absl::StatusOr<Proposal> ParseOwnProposal(const DraftNodes& nodes, const DraftLength& asked, v1::Rule rule,
+                                          int vocab_size) {
   const auto error = [](absl::string_view reason, absl::string_view message) {
     return MakeError(absl::StatusCode::kInternal, reason, message);
   };
@@ -132,8 +132,7 @@ absl::Status TargetClient::CheckReport(const Proposal& proposal, const Verdict& 
   OUTRIDER_TRY(CheckLogprobs(result.verdict().logprobs(), emitted, most, VocabSize()));
   OUTRIDER_TRY(CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, VocabSize()));
   if (result.prefix_hit() <= sent_) return absl::OkStatus();
-  return InvalidVerdict(
-      absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache"));
+  return InvalidVerdict(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache");
 }
 
 TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const {

@@ -210,9 +210,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
                                                                     const std::vector<Endpoint>& endpoints) {
   const bool encrypts = !flags.server.security.cert.empty();
   for (const Endpoint& endpoint : endpoints) {
-    absl::Status status = CheckAddress(endpoint.flag, endpoint.listen);
-    status.Update(CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure));
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(CheckAddress(endpoint.flag, endpoint.listen));
+    OUTRIDER_TRY(CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure));
   }
   if (const std::string& health = flags.server.health_listen; !health.empty()) {
     OUTRIDER_TRY(CheckAddress("--health-listen", health));

@@ -20,12 +20,12 @@ absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model
   if (fields.status().ok() && tokens.size() < static_cast<size_t>(count)) {
     fields.Fail("tokens", "are ", tokens.size(), ", fewer than --frequent-tokens ", count);
   }
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   tokens.resize(static_cast<size_t>(count));
   std::sort(tokens.begin(), tokens.end());
   const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
   if (twice != tokens.end()) fields.Fail("tokens", "has ", *twice, " twice");
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   return tokens;
 }
 

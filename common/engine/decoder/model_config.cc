@@ -237,13 +237,13 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
   if (!bos.empty()) config.bos_token_id = bos[0];
   config.eos_token_ids = fields.TokenIds("eos_token_id", vocab);
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
 
   const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
   nlohmann::json generation_json = OUTRIDER_TRY(JsonObjectIfThere(generation_path));
   FieldReader generation(generation_path, generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);
-  if (!generation.status().ok()) return generation.status();
+  OUTRIDER_TRY(generation.status());
   return config;
 }
 

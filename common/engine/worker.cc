@@ -329,8 +329,6 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
   for (const VerdictToFollow& verdict : to_follow) store_.Finish(*verdict.sequence, absl::OkStatus());
 }
 
-// An invalid batch is a bug in this program, and memory may run out for one batch; both affect only the items
-// of the batch.
 void Worker::ReportState() {
   if (hooks_.on_state) hooks_.on_state(store_.counts());
   if (hooks_.on_graphs) hooks_.on_graphs(runner_->graph_captures());

@@ -124,7 +124,8 @@ class Worker {
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
-  // Calls on_failure for an error after which the model cannot be used.
+  // Calls on_failure for an error after which the model cannot be used. An invalid batch is a bug in this
+  // program, and memory may run out for one batch; both affect only the items of the batch.
   void ReportIfLost(const absl::Status& status) {
     const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
     if (lost && hooks_.on_failure) hooks_.on_failure(status);

@@ -156,9 +156,8 @@ void Worker::Run() {
 
 void Worker::EndExpired() {
   const std::vector<SequenceState*>& active = store_.active();
-  const bool any = std::any_of(active.begin(), active.end(), [](const SequenceState* sequence) {
-    return sequence->deadline() != absl::InfiniteFuture();
-  });
+  const bool any = std::ranges::any_of(
+      active, [](const SequenceState* sequence) { return sequence->deadline() != absl::InfiniteFuture(); });
   if (!any) return;
   const absl::Time now = absl::Now();
   for (SequenceState* sequence : std::vector<SequenceState*>(active)) {

@@ -99,11 +99,10 @@ bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
     const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
     return step.kind == NormalizeStep::Kind::kReplace && !marks_spaces;
   };
-  return std::any_of(spec.added.begin(), spec.added.end(),
-                     [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
-         std::any_of(spec.steps.begin(), spec.steps.end(),
-                     [](const SplitStep& step) { return step.remove_matches || step.remove_between; }) ||
-         std::any_of(spec.normalizer.begin(), spec.normalizer.end(), shortens) ||
+  return std::ranges::any_of(spec.added, [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
+         std::ranges::any_of(
+             spec.steps, [](const SplitStep& step) { return step.remove_matches || step.remove_between; }) ||
+         std::ranges::any_of(spec.normalizer, shortens) ||
          (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
 }
 
@@ -115,9 +114,8 @@ size_t LongestOf(const TokenizerSpec& spec, const std::vector<std::string>& deco
   if (!spec.spelling.byte_level) {
     for (const auto& [token, id] : spec.vocab) longest = std::max(longest, token.size());
   }
-  const bool composes =
-      std::any_of(spec.normalizer.begin(), spec.normalizer.end(),
-                  [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; });
+  const bool composes = std::ranges::any_of(
+      spec.normalizer, [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; });
   return composes ? 3 * longest : longest;
 }
 

@@ -87,8 +87,7 @@ void ReadVocab(const Field& vocab, TokenizerSpec* spec) {
   for (const auto& [token, id] : vocab.json.items()) {
     spec->vocab.emplace_back(token, Field{id, Concat(vocab.path, "[\"", token, "\"]")}.Id());
   }
-  std::sort(spec->vocab.begin(), spec->vocab.end(),
-            [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::ranges::sort(spec->vocab, [](const auto& a, const auto& b) { return a.second < b.second; });
   for (size_t i = 1; i < spec->vocab.size(); ++i) {
     const auto& [token, id] = spec->vocab[i];
     if (spec->vocab[i - 1].second == id) {
@@ -161,8 +160,7 @@ void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
     }
     spec->added.push_back(std::move(token));
   }
-  std::sort(spec->added.begin(), spec->added.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::ranges::sort(spec->added, {}, &AddedToken::id);
 }
 
 void ReadSplit(const Field& split, TokenizerSpec* spec) {

@@ -161,8 +161,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const Propo
     }
     proposers.push_back(std::move(proposer));
   }
-  std::sort(proposers.begin(), proposers.end(),
-            [](const auto& a, const auto& b) { return a->kind() < b->kind(); });
+  std::ranges::sort(proposers, [](const auto& a, const auto& b) { return a->kind() < b->kind(); });
   return proposers;
 }
 

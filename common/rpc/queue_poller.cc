@@ -23,14 +23,6 @@ QueuePoller::QueuePoller(absl::Duration busy_poll, absl::Duration patience)
       patience_(patience),
       helper_([this] { Help(); }) {}
 
-QueuePoller::~QueuePoller() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
-  helper_.join();
-}
-
 void QueuePoller::Detach() {
   const auto is_zero = +[](int* count) { return *count == 0; };
   grpc::CompletionQueue* queue = nullptr;
@@ -126,11 +118,7 @@ bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
 
 void QueuePoller::Help() {
   uint64_t last = 0;
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), patience_)) return;
-    }
+  while (!stop_.WaitForNotificationWithTimeout(patience_)) {
     const uint64_t polls = polls_;
     const bool away = polls % 2 == 0 && polls == last;
     last = polls;

@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 namespace outrider {
@@ -47,7 +48,10 @@ class QueuePoller {
   // helper takes over once the polling thread has been away for `patience`.
   explicit QueuePoller(absl::Duration busy_poll = absl::ZeroDuration(),
                        absl::Duration patience = absl::Milliseconds(20));
-  ~QueuePoller();
+  ~QueuePoller() {
+    stop_.Notify();
+    helper_.join();
+  }
   QueuePoller(const QueuePoller&) = delete;
   QueuePoller& operator=(const QueuePoller&) = delete;
 
@@ -98,7 +102,6 @@ class QueuePoller {
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::CompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
   int polling_ ABSL_GUARDED_BY(mutex_) = 0;                             // threads that wait on it
@@ -110,6 +113,7 @@ class QueuePoller {
   const absl::Duration busy_poll_;
   const absl::Duration patience_;
   std::atomic<uint64_t> polls_ = 0;  // odd: Poll waits
+  absl::Notification stop_;
   std::thread helper_;
 };
 

@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/engine/decoder/field_reader.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 

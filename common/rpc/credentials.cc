@@ -5,7 +5,6 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <fstream>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
 #include "common/spec/status.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
@@ -30,11 +30,9 @@ absl::Status CheckFiles(const std::string& cert, const std::string& key, const s
   for (const auto& [path, what] :
        {std::pair(cert, "CERTIFICATE"), std::pair(key, "PRIVATE KEY"), std::pair(ca, "CERTIFICATE")}) {
     if (path.empty()) continue;
-    std::ifstream in(path);
-    if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (!absl::StrContains(text.str(), "-----BEGIN ") || !absl::StrContains(text.str(), what)) {
+    if (!std::ifstream(path)) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    const std::string text = ReadFile(path).value_or("");
+    if (!absl::StrContains(text, "-----BEGIN ") || !absl::StrContains(text, what)) {
       return Invalid(path, ": is not a PEM file with a ", what);
     }
   }

@@ -2,6 +2,7 @@
 #include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -17,14 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What is wrong with the file. Does not leave this translation unit.
-struct Problem : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
+// Throws what is wrong with the file. It does not leave this translation unit.
 template <typename... Parts>
 [[noreturn]] void Fail(const Parts&... parts) {
-  throw Problem(Concat(parts...));
+  throw std::runtime_error(Concat(parts...));
 }
 
 // Beyond any real vocabulary, and small enough to allocate for.
@@ -350,10 +347,8 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   const Json root = OUTRIDER_TRY(ParseJson(json));
   try {
     return Read({root, ""});
-  } catch (const Problem& problem) {
+  } catch (const std::exception& problem) {  // of Fail or Json
     return absl::InvalidArgumentError(problem.what());
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
   }
 }
 

@@ -38,15 +38,14 @@ FrequentHead::FrequentHead(const TensorSource& whole, const DecoderConfig& spec,
 
 absl::StatusOr<TensorView> FrequentHead::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
   if (!IsCutHead(name, shape)) return whole_.Get(name, shape);
-  absl::StatusOr<TensorView> view = whole_.Get(name, whole_shape_);
-  if (!view.ok()) return view;
-  const size_t row_bytes = static_cast<size_t>(shape[1]) * view->element_bytes();
+  const TensorView view = OUTRIDER_TRY(whole_.Get(name, whole_shape_));
+  const size_t row_bytes = static_cast<size_t>(shape[1]) * view.element_bytes();
   const std::shared_ptr<char[]> rows(new char[tokens_.size() * row_bytes]);
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    std::memcpy(rows.get() + i * row_bytes, view->data + static_cast<size_t>(tokens_[i]) * row_bytes,
+    std::memcpy(rows.get() + i * row_bytes, view.data + static_cast<size_t>(tokens_[i]) * row_bytes,
                 row_bytes);
   }
-  return TensorView{view->type, {shape.begin(), shape.end()}, rows.get(), rows};
+  return TensorView{view.type, {shape.begin(), shape.end()}, rows.get(), rows};
 }
 
 void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to) {

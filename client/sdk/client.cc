@@ -25,23 +25,6 @@ std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
 
 }  // namespace
 
-void Cancellation::Cancel() {
-  absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
-  if (context_ != nullptr) context_->TryCancel();
-}
-
-bool Cancellation::Attach(grpc::ClientContext* context) {
-  absl::MutexLock lock(&mutex_);
-  if (!cancelled_) context_ = context;
-  return !cancelled_;
-}
-
-void Cancellation::Detach() {
-  absl::MutexLock lock(&mutex_);
-  context_ = nullptr;
-}
-
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
   OUTRIDER_TRY(CheckServerAddress(address));
   const auto credentials = OUTRIDER_TRY(MakeChannelCredentials(options.security));

@@ -60,7 +60,11 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // The name in the client's certificate, as gRPC has it: the first alternative name, else the common name.
   // Empty if it showed none.
   std::string ClientCertificate();
-  std::string ClientAddress() const;
+  std::string ClientAddress() const {
+    boost::system::error_code error;
+    const auto end = socket_.remote_endpoint(error);
+    return error ? "" : end.address().to_string();
+  }
 
   // The bytes that were received and not yet taken.
   absl::string_view received() const { return received_; }
@@ -69,7 +73,12 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
 
   // Reads ahead until Unwatch, and calls `on_gone` when the client goes away. If the client sends more than
   // kReadAhead meanwhile, only a write notices that it has gone.
-  void Watch(std::function<void()> on_gone);
+  void Watch(std::function<void()> on_gone) {
+    if (ended_) return on_gone();
+    watched_ = true;
+    on_gone_ = std::move(on_gone);
+    if (received_.size() < kReadAhead) StartRead();
+  }
   void Unwatch() {
     watched_ = false;
     on_gone_ = nullptr;
@@ -81,7 +90,11 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // Tells the client that nothing more comes, and drops what it sends until it has closed its end as well.
   asio::awaitable<void> Linger(Clock::time_point deadline);
   // Ends the operations in progress.
-  void Close();
+  void Close() {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    End();
+  }
 
  private:
   static constexpr size_t kReadAhead = 16 << 10;

@@ -66,7 +66,13 @@ class StopMatcher {
   };
 
   StopMatcher() = default;
-  int32_t Next(int32_t node, char byte) const;
+  int32_t Next(int32_t node, char byte) const {
+    while (true) {
+      if (const auto child = children_.find({node, byte}); child != children_.end()) return child->second;
+      if (node == 0) return 0;
+      node = nodes_[node].fail;
+    }
+  }
 
   std::vector<Node> nodes_;
   absl::flat_hash_map<std::pair<int32_t, char>, int32_t> children_;

@@ -1,6 +1,5 @@
 #include "coordinator/policy/measured_rounds.h"
 
-#include <algorithm>
 #include <functional>
 
 namespace outrider {
@@ -153,8 +152,6 @@ double RoundCosts::Propose(int k, int running) const {
   const double sequence = PerUnit(step_, step_seconds_, draft_batch_, running);
   return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);
 }
-
-double RoundCosts::Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
 
 TreeCosts RoundCosts::tree() const {
   return {.round = Verify(0, 1) - verify_.per_unit() + draft_wire_.mean(0) + proposal_.fixed(),

@@ -2,6 +2,7 @@
 // between ways to make rounds by what each was measured to give.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -115,7 +116,7 @@ class RoundCosts {
   // Seconds for a proposal of k > 0 tokens, messages included.
   double Propose(int k, int running) const;
   // Seconds for asking in vain, and the share of attempts that were not in vain.
-  double Failure(int running) const;
+  double Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
   double proposed() const { return proposed_.mean(1); }
   // Alone: what a draft's first step takes beyond others, each token, and another sequence in its steps.
   double first_step() const { return proposal_.fixed(); }

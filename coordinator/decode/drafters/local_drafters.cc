@@ -1,7 +1,5 @@
 #include "coordinator/decode/drafters/local_drafters.h"
 
-#include <algorithm>
-
 namespace outrider {
 namespace {
 
@@ -49,13 +47,6 @@ Proposal NgramDrafter::Draft(int k) {
   }
   chain.erase(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(context));
   return PointMasses(chain, generation_->request().params.rule());
-}
-
-NgramTable::Context NgramTable::Last(std::span<const TokenId> tokens, int length) {
-  Context context;
-  context.fill(-1);
-  std::copy(tokens.end() - length, tokens.end(), context.end() - length);
-  return context;
 }
 
 void NgramTable::Append(TokenId token) {

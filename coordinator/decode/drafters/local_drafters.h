@@ -1,6 +1,7 @@
 // Drafters that need only committed tokens, or leave the work to others: the target, or two in turn.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <deque>
@@ -77,7 +78,12 @@ class NgramTable {
     uint64_t last = 0;  // when it was last counted
   };
 
-  static Context Last(std::span<const TokenId> tokens, int length);
+  static Context Last(std::span<const TokenId> tokens, int length) {
+    Context context;
+    context.fill(-1);
+    std::copy(tokens.end() - length, tokens.end(), context.end() - length);
+    return context;
+  }
   void Count(const Context& context, TokenId token);
   void Uncount(const Context& context, TokenId token);
   void ForgetOldest();

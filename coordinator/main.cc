@@ -15,6 +15,7 @@
 #include "common/rpc/fresh_bits.h"
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/generate_call.h"
@@ -55,8 +56,8 @@ absl::StatusOr<std::optional<std::string>> CacheKey(const Flags& flags) {
   std::optional<std::string> key = ReadFile(path);
   if (!key) return absl::NotFoundError(absl::StrCat("--cache-key-file: ", path, ": cannot be read"));
   if (key->size() < kMinKeyBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("--cache-key-file: ", path, ": ", key->size(),
-                                                   " bytes; a key has at least ", kMinKeyBytes));
+    return Invalid("--cache-key-file: ", path, ": ", key->size(), " bytes; a key has at least ",
+                   kMinKeyBytes);
   }
   return key;
 }
@@ -64,8 +65,7 @@ absl::StatusOr<std::optional<std::string>> CacheKey(const Flags& flags) {
 absl::StatusOr<Loaded> Load(const Flags& flags) {
   std::filesystem::path path = flags.tokenizer;
   if (std::filesystem::is_directory(path)) path /= "tokenizer.json";
-  auto tokenizer = Tokenizer::Load(path.string());
-  if (!tokenizer.ok()) return tokenizer.status();
+  std::unique_ptr<Tokenizer> tokenizer = OUTRIDER_TRY(Tokenizer::Load(path.string()));
   auto chat_template = ChatTemplate::Load(path.parent_path().string());
   const bool adaptive = flags.draft_tokens == "auto";
   RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
@@ -78,9 +78,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .control_tokens_in_chat = flags.control_tokens_in_chat};
   if (flags.generation_config == "auto") {
-    auto sampling = ReadSamplingDefaults(path.parent_path().string());
-    if (!sampling.ok()) return sampling.status();
-    defaults.sampling = *std::move(sampling);
+    defaults.sampling = OUTRIDER_TRY(ReadSamplingDefaults(path.parent_path().string()));
     if (defaults.sampling.ByteSizeLong() > 0) {
       LogInfo("sampling defaults", {{"values", defaults.sampling.ShortDebugString()}});
     }
@@ -95,11 +93,10 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
     LogWarning("no conversations", {{"error", defaults.no_chat}});
   }
   if (absl::Status status = CheckDrafter(DefaultDrafter(defaults), defaults, nullptr); !status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--drafter: ", status.message()));
+    return Invalid("--drafter: ", status.message());
   }
-  auto cache_key = CacheKey(flags);
-  if (!cache_key.ok()) return cache_key.status();
-  return Loaded{*std::move(tokenizer), std::move(defaults), *std::move(cache_key)};
+  std::optional<std::string> cache_key = OUTRIDER_TRY(CacheKey(flags));
+  return Loaded{std::move(tokenizer), std::move(defaults), std::move(cache_key)};
 }
 
 // Null if every client of the HTTP listener is let in.
@@ -108,7 +105,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
   const std::string& path = flags.http_token_file.empty() ? security.token_file : flags.http_token_file;
   if (path.empty()) return nullptr;
   if (security.cert.empty() && !flags.http_tls_terminated) {
-    return absl::InvalidArgumentError(
+    return Invalid(
         "--http-token-file: API keys need TLS; give --tls-cert and --tls-key, or --http-tls-terminated if a "
         "proxy in front of --http-listen terminates it");
   }
@@ -121,11 +118,8 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   if (flags.http_listen.empty()) return nullptr;
   const ServerSecurity& security = flags.process.server.security;
   const bool is_secured = flags.http_tls_terminated || !security.cert.empty();
-  absl::Status exposure =
-      CheckExposure("--http-listen", flags.http_listen, is_secured, flags.process.insecure);
-  if (!exposure.ok()) return exposure;
-  const auto tokens = OpenHttpTokens(flags);
-  if (!tokens.ok()) return tokens.status();
+  OUTRIDER_TRY(CheckExposure("--http-listen", flags.http_listen, is_secured, flags.process.insecure));
+  const std::shared_ptr<TokenFile> tokens = OUTRIDER_TRY(OpenHttpTokens(flags));
   GatewayOptions options{
       .listen = flags.http_listen,
       .local = !is_secured && IsLocalAddress(flags.http_listen),
@@ -135,8 +129,8 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
       .authorize = nullptr,
       .on_refused = [&metrics](int status) { metrics.OnHttpRefused(status); },
       .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
-  if (*tokens != nullptr) {
-    options.authorize = [tokens = *tokens](absl::string_view header) { return tokens->Check(header); };
+  if (tokens != nullptr) {
+    options.authorize = [tokens](absl::string_view header) { return tokens->Check(header); };
   }
   if (!flags.http_tls_terminated) {
     options.cert = security.cert;
@@ -169,17 +163,15 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
 
 // Returns only if it cannot start, with the reason.
 absl::Status Serve(const Flags& flags) {
-  absl::StatusOr<Loaded> loaded = Load(flags);
-  if (!loaded.ok()) return loaded.status();
-  const Tokenizer& tokenizer = *loaded->tokenizer;
-  const auto credentials = MakeChannelCredentials(flags.backend);
-  if (!credentials.ok()) return credentials.status();
+  const Loaded loaded = OUTRIDER_TRY(Load(flags));
+  const Tokenizer& tokenizer = *loaded.tokenizer;
+  const auto credentials = OUTRIDER_TRY(MakeChannelCredentials(flags.backend));
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.admission.max_samples);
   GrpcContext context(absl::Seconds(flags.process.busy_poll_seconds));
   asio::thread_pool resolvers(kResolverThreads);
   const auto pool_options = [&](const std::vector<std::string>& addresses, void (Metrics::*on_unexpected)()) {
-    return PoolOptions{.link = {.credentials = *credentials,
+    return PoolOptions{.link = {.credentials = credentials,
                                 .patience = ToDuration(flags.target_wait_seconds),
                                 .item_timeout = ToDuration(flags.item_timeout_seconds),
                                 .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }},
@@ -199,11 +191,9 @@ absl::Status Serve(const Flags& flags) {
     if (std::exchange(was_present, present) != present) LogInfo(present ? "serving" : "not serving");
     process->SetServing(present);
   };
-  auto made = MakePools(context, pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
-                        pool_options(flags.drafts, &Metrics::OnUnexpectedDraft), flags.mixed_numerics,
-                        tokenizer, on_change);
-  if (!made.ok()) return made.status();
-  pools = *std::move(made);
+  pools = OUTRIDER_TRY(MakePools(context, pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
+                                 pool_options(flags.drafts, &Metrics::OnUnexpectedDraft),
+                                 flags.mixed_numerics, tokenizer, on_change));
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
   asio::thread_pool parsers(kParserThreads);
@@ -221,24 +211,22 @@ absl::Status Serve(const Flags& flags) {
                             .parsers = parsers.get_executor(),
                             .parsing = &parsing,
                             .mixed_numerics = flags.mixed_numerics,
-                            .defaults = loaded->defaults,
+                            .defaults = loaded.defaults,
                             .admission = &admission,
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
-                            .cache_key = loaded->cache_key,
+                            .cache_key = loaded.cache_key,
                             .stream_interval = ToDuration(flags.stream_interval_seconds)});
-  const auto started = ServerProcess::Start(
-      flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}});
-  if (!started.ok()) return started.status();
-  process = started->get();
-  const auto gateway = StartGateway(flags, *process, metrics);
-  if (!gateway.ok()) return gateway.status();
+  const std::unique_ptr<ServerProcess> started = OUTRIDER_TRY(ServerProcess::Start(
+      flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}}));
+  process = started.get();
+  const std::unique_ptr<Gateway> gateway = OUTRIDER_TRY(StartGateway(flags, *process, metrics));
   on_change();  // first, so that whoever reads the line finds the metrics
   LogInfo("listening", {{"listen", process->rpc().address()},
                         {"metrics_listen", process->metrics_address()},
-                        {"http_listen", *gateway != nullptr ? (*gateway)->address() : ""},
+                        {"http_listen", gateway != nullptr ? gateway->address() : ""},
                         {"target", absl::StrJoin(flags.targets, ",")},
                         {"draft", absl::StrJoin(flags.drafts, ",")},
-                        {"drafter", NameOf(DefaultDrafter(loaded->defaults))}});
+                        {"drafter", NameOf(DefaultDrafter(loaded.defaults))}});
   pools->targets->Connect();
   if (pools->drafts != nullptr) pools->drafts->Connect();
 
@@ -250,7 +238,7 @@ absl::Status Serve(const Flags& flags) {
       [&] { asio::post(context.get_executor(), asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(context.get_executor(), Drain(admission, patience, *pools), asio::use_future).wait();
-  if (*gateway != nullptr) (*gateway)->Finish(absl::Seconds(1));
+  if (gateway != nullptr) gateway->Finish(absl::Seconds(1));
   // Connections end with the process, and clients of remaining calls see UNAVAILABLE. Shutting gRPC down
   // would cancel calls that come meanwhile, which looks like their clients' doing.
   const Clock::time_point end = Clock::now() + kUnread;

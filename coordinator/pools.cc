@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -54,7 +55,7 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
     on_change();
   };
   const auto error = [](absl::string_view flag, const absl::Status& status) {
-    return absl::InvalidArgumentError(absl::StrCat(flag, ": ", status.message()));
+    return Invalid(flag, ": ", status.message());
   };
   auto target_pool = TargetPool::Create(context, std::move(targets), check_target, on_targets);
   if (!target_pool.ok()) return error("--target", target_pool.status());

@@ -10,6 +10,7 @@
 #include "client/cli/render.h"
 #include "client/sdk/client.h"
 #include "common/rpc/drafters.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -25,9 +26,8 @@ std::string Proposers(const v1::ServerInfo& info) {
 std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
   if (!up) return absl::StrFormat("%-12s not reachable\n", name);
   return absl::StrFormat(
-      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, trees of "
-      "up "
-      "to %d tokens, %d KV blocks of %d tokens%s\n",
+      "%-12s %s, version %s: %s on %s%s, %.1f MB of weights, vocabulary %d, context %d, K up to %d, "
+      "trees of up to %d tokens, %d KV blocks of %d tokens%s\n",
       name, info.model(), info.version(), info.dtype(), info.device(),
       info.engine() == "torch" ? " by libtorch, exact up to rounding" : "",
       static_cast<double>(info.weight_bytes()) / 1e6, info.vocab_size(), info.max_context(),
@@ -77,28 +77,25 @@ const char* StateOf(const v1::DescribeResponse& description) {
 
 }  // namespace
 
-int RunDescribe(const DescribeFlags& flags) {
-  const absl::StatusOr<Client> client = Client::Connect(flags.address, {.security = flags.security});
-  if (!client.ok()) return PrintError(client.status());
-  const absl::StatusOr<v1::DescribeResponse> description = client->Describe();
-  if (!description.ok()) return PrintError(description.status());
+absl::StatusOr<int> RunDescribe(const DescribeFlags& flags) {
+  const Client client = OUTRIDER_TRY(Client::Connect(flags.address, {.security = flags.security}));
+  const v1::DescribeResponse description = OUTRIDER_TRY(client.Describe());
   if (flags.json) {
-    std::printf("%s\n", ToJson(*description).c_str());
+    std::printf("%s\n", ToJson(description).c_str());
     return 0;
   }
-  const v1::SpeculationOptions& defaults = description->defaults();
+  const v1::SpeculationOptions& defaults = description.defaults();
   const std::string k =
       defaults.has_draft_tokens() ? absl::StrFormat("%d", defaults.draft_tokens()) : "chosen round by round";
-  const std::string coordinator =
-      absl::StrFormat("%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator",
-                      flags.address, description->version(), StateOf(*description), description->running(), k,
-                      description->max_draft_tokens());
+  const std::string coordinator = absl::StrFormat(
+      "%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator", flags.address,
+      description.version(), StateOf(description), description.running(), k, description.max_draft_tokens());
   // Without a draft service there is none to describe.
-  const bool draft = description->has_draft() || description->degraded();
+  const bool draft = description.has_draft() || description.degraded();
   std::printf("%s%s%s%s%s", coordinator.c_str(),
-              Line("target", description->has_target(), description->target()).c_str(),
-              draft ? Line("draft", description->has_draft(), description->draft()).c_str() : "",
-              StateLines(*description).c_str(), TotalsLine(description->totals()).c_str());
+              Line("target", description.has_target(), description.target()).c_str(),
+              draft ? Line("draft", description.has_draft(), description.draft()).c_str() : "",
+              StateLines(description).c_str(), TotalsLine(description.totals()).c_str());
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -241,8 +242,7 @@ absl::Status SettleDraftModel(LocalServicesOptions& options) {
                        : !options.draft_device.empty() ? "--draft-device"
                                                        : nullptr;
   if (unused == nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(unused, " is for a draft model, and there is none: name one with --draft-model"));
+  return Invalid(unused, " is for a draft model, and there is none: name one with --draft-model");
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "client/cli/local_services.h"
 #include "client/cli/metrics_page.h"
 #include "common/rpc/credentials.h"
@@ -60,11 +61,11 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags);
 // others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
 
-// The commands. Each returns the exit status: 0, 1 after an error line, or 128 + the signal that stopped it.
-int RunGenerate(const GenerateFlags& flags);
-int RunUp(const LocalServicesOptions& options);
-int RunDescribe(const DescribeFlags& flags);
-int RunTop(const TopFlags& flags);
+// The commands. Each returns the exit status: 0, or 128 + the signal that stopped it.
+absl::StatusOr<int> RunGenerate(const GenerateFlags& flags);
+absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
+absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
+absl::StatusOr<int> RunTop(const TopFlags& flags);
 
 // The pages of the three services, by Service; nothing for one that did not answer.
 using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;
@@ -72,8 +73,5 @@ using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;
 // What happened in the `seconds` from one look to the next, a line for each subject. A service missing in
 // either gets a line that says so; a draft that the coordinator does not have gets none.
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds);
-
-// Prints one "error: ..." line; returns 1.
-int PrintError(const absl::Status& status);
 
 }  // namespace outrider

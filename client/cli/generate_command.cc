@@ -15,6 +15,7 @@
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "client/cli/render.h"
+#include "common/spec/status.h"
 #include "common/text/utf8.h"
 
 namespace outrider {
@@ -28,21 +29,21 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   if (flags.prompt) {
     prompt = *flags.prompt;
   } else if (isatty(STDIN_FILENO) != 0) {
-    return absl::InvalidArgumentError("no prompt: give PROMPT, or pipe a text into standard input");
+    return Invalid("no prompt: give PROMPT, or pipe a text into standard input");
   } else {
     prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
     if (!prompt.empty() && prompt.back() == '\n') prompt.pop_back();
   }
-  if (!IsValidUtf8(prompt)) return absl::InvalidArgumentError("the prompt is not UTF-8");
+  if (!IsValidUtf8(prompt)) return Invalid("the prompt is not UTF-8");
   return prompt;
 }
 
 absl::StatusOr<LocalServicesOptions> ServicesFor(const GenerateFlags& flags) {
   LocalServicesOptions options = flags.services;
-  if (absl::Status status = SettleDraftModel(options); !status.ok()) return status;
+  OUTRIDER_TRY(SettleDraftModel(options));
   if (options.draft_model == kNoDraftModel &&
       flags.request.speculation().drafter() == v1::DRAFTER_KIND_MODEL) {
-    return absl::InvalidArgumentError("--drafter model needs a draft model: name one with --draft-model");
+    return Invalid("--drafter model needs a draft model: name one with --draft-model");
   }
   return options;
 }
@@ -201,31 +202,26 @@ Interruption WaitFor(Call& call, Signals& signals, LocalServices* services) {
 
 }  // namespace
 
-int RunGenerate(const GenerateFlags& flags) {
-  const absl::StatusOr<std::string> prompt = ReadPrompt(flags);
-  if (!prompt.ok()) return PrintError(prompt.status());
+absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
+  const std::string prompt = OUTRIDER_TRY(ReadPrompt(flags));
   Signals signals;
   std::unique_ptr<LocalServices> services;
   std::optional<Client> client;
   if (flags.address.empty()) {
-    const auto options = ServicesFor(flags);
-    if (!options.ok()) return PrintError(options.status());
-    auto started = LocalServices::Start(*options);
-    if (!started.ok()) return PrintError(started.status());
-    services = *std::move(started);
+    const LocalServicesOptions options = OUTRIDER_TRY(ServicesFor(flags));
+    services = OUTRIDER_TRY(LocalServices::Start(options));
     if (!services->has_draft() && flags.services.draft_model.empty() &&
         flags.request.speculation().drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
       std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
-                   options->target_model.c_str());
+                   options.target_model.c_str());
     }
     int stop_signal = 0;
     absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal);
     if (stop_signal != 0) return 128 + stop_signal;
-    if (!serving.ok()) return PrintError(serving.status());
-    client = *std::move(serving);
+    client = OUTRIDER_TRY(std::move(serving));
   }
 
-  Call call(std::move(client), flags, *prompt, signals);
+  Call call(std::move(client), flags, prompt, signals);
   const Interruption interruption = WaitFor(call, signals, services.get());
   call.Cancel();
   const absl::Time patience = absl::Now() + kBreakOff;
@@ -238,19 +234,15 @@ int RunGenerate(const GenerateFlags& flags) {
     _exit(interrupted_status);
   }
   if (interruption.signal != 0) return interrupted_status;
-  if (!interruption.death.ok()) return PrintError(interruption.death);
+  OUTRIDER_TRY(interruption.death);
   if (!call.status().ok() && services != nullptr) {
     // The connection breaks before the process is gone.
     signals.Wait(kBreakOff / 10);
-    if (absl::Status death = FatalDeath(*services); !death.ok()) return PrintError(death);
+    OUTRIDER_TRY(FatalDeath(*services));
   }
   if (call.unread()) return 128 + SIGPIPE;
-  return call.status().ok() ? 0 : PrintError(call.status());
-}
-
-int PrintError(const absl::Status& status) {
-  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
-  return 1;
+  OUTRIDER_TRY(call.status());
+  return 0;
 }
 
 }  // namespace outrider

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/rpc/address.h"
+#include "common/spec/status.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -54,8 +55,7 @@ absl::StatusOr<fs::path> MakePrivateFolder() {
   if (error) return absl::NotFoundError("no folder for temporary files: set TMPDIR");
   std::string name = (parent / "outrider-XXXXXX").string();
   if (absl::StrCat(name, "/coordinator.sock").size() > kMaxSocketPath) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the path of ", parent.string(), " is too long for a socket: set TMPDIR"));
+    return Invalid("the path of ", parent.string(), " is too long for a socket: set TMPDIR");
   }
   if (mkdtemp(name.data()) == nullptr) {
     return absl::UnavailableError(
@@ -148,15 +148,12 @@ absl::Status CheckServing(const LocalServices& services, std::optional<Client>& 
         "the ", kServiceNames[service], service == kCoordinator ? " has not started" : " loads its weights"));
   }
   if (!client) {
-    auto connected =
-        Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout});
-    if (!connected.ok()) return connected.status();
-    client = *std::move(connected);
+    client = OUTRIDER_TRY(
+        Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout}));
   }
-  const auto description = client->Describe();
-  if (!description.ok()) return description.status();
-  if (!description->has_target()) return absl::UnavailableError("the coordinator has not reached the target");
-  if (services.has_draft() && !description->has_draft()) {
+  const v1::DescribeResponse description = OUTRIDER_TRY(client->Describe());
+  if (!description.has_target()) return absl::UnavailableError("the coordinator has not reached the target");
+  if (services.has_draft() && !description.has_draft()) {
     return absl::UnavailableError("the coordinator has not reached the draft");
   }
   return absl::OkStatus();
@@ -193,26 +190,23 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   // The shipped models are beside the installation, or beside the source tree that the program was built in.
   const fs::path installed = programs / "../share/outrider/models";
   const fs::path shipped = fs::exists(installed) ? installed : programs / "../../../models";
-  auto target_model = FindModel(options.target_model, shipped / "tiny-target", "--target-model");
-  if (!target_model.ok()) return target_model.status();
+  const std::string target_model =
+      OUTRIDER_TRY(FindModel(options.target_model, shipped / "tiny-target", "--target-model"));
   std::unique_ptr<LocalServices> services(new LocalServices(options));
-  absl::StatusOr<std::string> draft_model = kNoDraftModel;
+  std::string draft_model = kNoDraftModel;
   if (services->has_draft()) {
-    draft_model = FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model");
-    if (!draft_model.ok()) return draft_model.status();
+    draft_model = OUTRIDER_TRY(FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model"));
   }
   services->programs_ = programs;
-  auto folder = MakePrivateFolder();
-  if (!folder.ok()) return folder.status();
-  services->folder_ = *std::move(folder);
+  services->folder_ = OUTRIDER_TRY(MakePrivateFolder());
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     std::string& listen = services->options_.listen[service];
     if (listen.empty()) {
       listen = absl::StrCat(kUnixPrefix, (services->folder_ / kServiceNames[service]).string(), ".sock");
     }
   }
-  services->flags_ = FlagsOf(options, *target_model, *draft_model, HeadsOf(options, shipped / "tiny-heads"));
-  if (absl::Status status = services->Advance(); !status.ok()) return status;
+  services->flags_ = FlagsOf(options, target_model, draft_model, HeadsOf(options, shipped / "tiny-heads"));
+  OUTRIDER_TRY(services->Advance());
   return services;
 }
 
@@ -239,10 +233,6 @@ std::vector<std::string> LocalServices::CommandOf(Service service) const {
   return command;
 }
 
-std::string LocalServices::LogPath(Service service) const {
-  return (folder_ / absl::StrCat(kServiceNames[service], ".log")).string();
-}
-
 bool LocalServices::ServersReachable() const {
   const auto reachable = [this](Service service) {
     return served_[service] || !absl::EndsWith(options_.listen[service], ":0");
@@ -258,7 +248,7 @@ absl::Status LocalServices::Advance() {
     }
     if (service == kDraft && !has_draft()) continue;
     if (service == kCoordinator && !ServersReachable()) continue;
-    if (absl::Status status = Restart(service); !status.ok()) return status;
+    OUTRIDER_TRY(Restart(service));
   }
   return absl::OkStatus();
 }
@@ -293,9 +283,7 @@ absl::Status LocalServices::Restart(Service service) {
   // A log of its own for each life: Death is about the present one.
   std::error_code ignored;
   fs::remove(LogPath(service), ignored);
-  auto child = ChildProcess::Spawn(CommandOf(service), LogPath(service));
-  if (!child.ok()) return child.status();
-  children_[service] = *std::move(child);
+  children_[service] = OUTRIDER_TRY(ChildProcess::Spawn(CommandOf(service), LogPath(service)));
   return absl::OkStatus();
 }
 
@@ -315,7 +303,7 @@ void LocalServices::Stop() {
 
 absl::Status FirstDeath(LocalServices& services) {
   for (Service service : {kTarget, kDraft, kCoordinator}) {
-    if (absl::Status death = services.Death(service); !death.ok()) return death;
+    OUTRIDER_TRY(services.Death(service));
   }
   return absl::OkStatus();
 }
@@ -328,9 +316,9 @@ absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signal
   ProgressLine progress;
   while (absl::Now() - start < kTimeout) {
     progress.Show(Describe(services, absl::Now() - start));
-    if (absl::Status status = services.Advance(); !status.ok()) return status;
-    if (absl::Status status = check(services); !status.ok()) return status;
-    if (absl::Status refusal = services.Refusal(); !refusal.ok()) return refusal;
+    OUTRIDER_TRY(services.Advance());
+    OUTRIDER_TRY(check(services));
+    OUTRIDER_TRY(services.Refusal());
     const absl::Status serving = CheckServing(services, client);
     if (serving.ok()) return *std::move(client);
     // `check` decides whether a coordinator that does not answer has died.

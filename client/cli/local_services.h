@@ -95,7 +95,7 @@ class LocalServices {
 
  private:
   explicit LocalServices(const LocalServicesOptions& options) : options_(options) {}
-  std::string LogPath(Service service) const;
+  std::string LogPath(Service service) const { return (folder_ / kServiceNames[service]).string() + ".log"; }
   std::vector<std::string> CommandOf(Service service) const;
   // Whether a coordinator that is started now would find its servers.
   bool ServersReachable() const;

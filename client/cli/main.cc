@@ -1,5 +1,6 @@
 // The command line.
 #include <CLI/CLI.hpp>
+#include <cstdio>
 
 #include "client/cli/flags.h"
 #include "common/obs/flags.h"
@@ -8,7 +9,7 @@
 namespace outrider {
 namespace {
 
-int Run(int argc, char** argv) {
+absl::StatusOr<int> Run(int argc, char** argv) {
   CLI::App app("Speculative decoding as services: a draft model runs ahead, the target model decides.",
                "outrider");
   app.set_version_flag("--version", "outrider " + VersionAndCommit());
@@ -29,10 +30,15 @@ int Run(int argc, char** argv) {
   if (generate_command->parsed()) return RunGenerate(generate);
   if (up_command->parsed()) return RunUp(up);
   if (top_command->parsed()) return RunTop(top);
-  return describe_command->parsed() ? RunDescribe(describe) : 1;
+  return RunDescribe(describe);
 }
 
 }  // namespace
 }  // namespace outrider
 
-int main(int argc, char** argv) { return outrider::Run(argc, argv); }
+int main(int argc, char** argv) {
+  const absl::StatusOr<int> end = outrider::Run(argc, argv);
+  if (end.ok()) return *end;
+  std::fprintf(stderr, "error: %s\n", std::string(end.status().message()).c_str());
+  return 1;
+}

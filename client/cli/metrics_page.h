@@ -42,11 +42,15 @@ struct MetricsChange {
   const MetricsPage& before;
   const MetricsPage& after;
 
-  double Increase(std::string_view name, const MetricLabels& labels = {}) const;
+  double Increase(std::string_view name, const MetricLabels& labels = {}) const {
+    return after.Sum(name, labels) - before.Sum(name, labels);
+  }
   // The increase of one series over that of another; nothing if the latter did not change.
   std::optional<double> Ratio(std::string_view numerator, std::string_view denominator,
                               const MetricLabels& labels = {}) const;
-  std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const;
+  std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const {
+    return Ratio(histogram + "_sum", histogram + "_count", labels);
+  }
   // Its q-quantile, by linear interpolation within its bucket, as Prometheus has it.
   std::optional<double> Quantile(const std::string& histogram, double q) const;
 };

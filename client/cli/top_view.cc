@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "client/cli/flags.h"
 #include "client/cli/process.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -241,19 +242,11 @@ std::map<std::string, double> MetricsPage::By(std::string_view name, const std::
   return sums;
 }
 
-double MetricsChange::Increase(std::string_view name, const MetricLabels& labels) const {
-  return after.Sum(name, labels) - before.Sum(name, labels);
-}
-
 std::optional<double> MetricsChange::Ratio(std::string_view numerator, std::string_view denominator,
                                            const MetricLabels& labels) const {
   const double below = Increase(denominator, labels);
   if (below <= 0) return std::nullopt;
   return Increase(numerator, labels) / below;
-}
-
-std::optional<double> MetricsChange::Mean(const std::string& histogram, const MetricLabels& labels) const {
-  return Ratio(histogram + "_sum", histogram + "_count", labels);
 }
 
 std::optional<double> MetricsChange::Quantile(const std::string& histogram, double q) const {
@@ -300,12 +293,12 @@ std::string TopView(const MetricsPages& before, const MetricsPages& after, doubl
   return text;
 }
 
-int RunTop(const TopFlags& flags) {
+absl::StatusOr<int> RunTop(const TopFlags& flags) {
   Signals signals;
   // Without a terminal, one look: for scripts.
   const bool live = isatty(STDOUT_FILENO) != 0 && !flags.once;
   MetricsPages before = FetchAll(flags);
-  if (!before[kCoordinator]) return PrintError(FetchMetrics(flags.metrics[kCoordinator]).status());
+  if (!before[kCoordinator]) before[kCoordinator] = OUTRIDER_TRY(FetchMetrics(flags.metrics[kCoordinator]));
   absl::Time then = absl::Now();
   if (live) std::printf("\033[2J\033[Hlooking for %g s ...", flags.interval_seconds);
   do {

@@ -15,6 +15,7 @@
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "common/rpc/address.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -92,7 +93,7 @@ class Supervisor {
         life.restart_at = now + life.backoff;
         Say(absl::StrCat(death.message(), "; starting it again in ", absl::FormatDuration(life.backoff)));
       } else if (now >= *life.restart_at) {
-        if (absl::Status status = services.Restart(service); !status.ok()) return status;
+        OUTRIDER_TRY(services.Restart(service));
         life.started = now;
         life.restart_at.reset();
       }
@@ -126,12 +127,12 @@ absl::Status CheckAddresses(const LocalServicesOptions& options) {
   }
   flags.push_back({kHttpListenFlag, options.http_listen});
   if (!options.http_listen.empty()) requests.push_back(flags.back());
-  if (absl::Status status = CheckListenFlags(flags); !status.ok()) return status;
+  OUTRIDER_TRY(CheckListenFlags(flags));
   for (const ListenFlag& flag : requests) {
     if (options.insecure || IsLocalAddress(flag.address)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(flag.flag, ": ", flag.address,
-                                                   " can be reached from other hosts, and nothing is "
-                                                   "encrypted; --insecure serves whoever reaches it"));
+    return Invalid(flag.flag, ": ", flag.address,
+                   " can be reached from other hosts, and nothing is encrypted; "
+                   "--insecure serves whoever reaches it");
   }
   return absl::OkStatus();
 }
@@ -184,23 +185,22 @@ absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags) {
   return absl::OkStatus();
 }
 
-int RunUp(const LocalServicesOptions& given) {
+absl::StatusOr<int> RunUp(const LocalServicesOptions& given) {
   LocalServicesOptions options = given;
   options.drain_seconds = kDrainSeconds;
-  if (absl::Status status = SettleDraftModel(options); !status.ok()) return PrintError(status);
-  if (absl::Status status = CheckAddresses(options); !status.ok()) return PrintError(status);
+  OUTRIDER_TRY(SettleDraftModel(options));
+  OUTRIDER_TRY(CheckAddresses(options));
   Signals signals;
-  auto services = LocalServices::Start(options);
-  if (!services.ok()) return PrintError(services.status());
+  const std::unique_ptr<LocalServices> services = OUTRIDER_TRY(LocalServices::Start(options));
   int stop_signal = 0;
   Supervisor supervisor;
   const auto check = [&supervisor](LocalServices& started) { return supervisor.Check(started); };
-  const absl::StatusOr<Client> serving = WaitUntilServing(**services, signals, &stop_signal, check);
+  const absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal, check);
   if (stop_signal != 0) return 128 + stop_signal;
-  if (!serving.ok()) return PrintError(serving.status());
-  SayHowToUse(**services);
+  OUTRIDER_TRY(serving.status());
+  SayHowToUse(*services);
   while (!Signals::IsStop(stop_signal)) {
-    if (absl::Status status = supervisor.Check(**services); !status.ok()) return PrintError(status);
+    OUTRIDER_TRY(supervisor.Check(*services));
     stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
   }
   Say("stopping");

@@ -25,29 +25,11 @@ std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
 
 }  // namespace
 
-void Cancellation::Cancel() {
-  absl::MutexLock lock(&mutex_);
-  cancelled_ = true;
-  if (context_ != nullptr) context_->TryCancel();
-}
-
-bool Cancellation::Attach(grpc::ClientContext* context) {
-  absl::MutexLock lock(&mutex_);
-  if (!cancelled_) context_ = context;
-  return !cancelled_;
-}
-
-void Cancellation::Detach() {
-  absl::MutexLock lock(&mutex_);
-  context_ = nullptr;
-}
-
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
-  if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
-  const auto credentials = MakeChannelCredentials(options.security);
-  if (!credentials.ok()) return credentials.status();
+  OUTRIDER_TRY(CheckServerAddress(address));
+  const auto credentials = OUTRIDER_TRY(MakeChannelCredentials(options.security));
   const std::shared_ptr<grpc::Channel> channel =
-      grpc::CreateCustomChannel(address, *credentials, ChannelArguments());
+      grpc::CreateCustomChannel(address, credentials, ChannelArguments());
   const absl::Time deadline = absl::Now() + options.connect_timeout;
   if (!channel->WaitForConnected(absl::ToChronoTime(deadline))) {
     return MakeError(absl::StatusCode::kUnavailable, "UNREACHABLE",
@@ -126,9 +108,8 @@ absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& 
 absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                                             Cancellation* cancellation) const {
   if (request.n() > 1) return FieldError("n", "1", absl::StrCat(request.n()));
-  absl::StatusOr<std::vector<Completion>> completions = GenerateSamples(request, on_chunk, cancellation);
-  if (!completions.ok()) return completions.status();
-  return std::move(completions->front());
+  std::vector<Completion> completions = OUTRIDER_TRY(GenerateSamples(request, on_chunk, cancellation));
+  return std::move(completions.front());
 }
 
 absl::StatusOr<v1::DescribeResponse> Client::Describe() const {

@@ -38,13 +38,24 @@ struct Completion {
 class Cancellation {
  public:
   // The call returns CANCELLED, at once if it has not begun.
-  void Cancel();
+  void Cancel() {
+    absl::MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (context_ != nullptr) context_->TryCancel();
+  }
 
  private:
   friend class Client;
   // Returns false if already cancelled. While attached, Cancel reaches the call.
-  bool Attach(grpc::ClientContext* context);
-  void Detach();
+  bool Attach(grpc::ClientContext* context) {
+    absl::MutexLock lock(&mutex_);
+    if (!cancelled_) context_ = context;
+    return !cancelled_;
+  }
+  void Detach() {
+    absl::MutexLock lock(&mutex_);
+    context_ = nullptr;
+  }
 
   absl::Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

@@ -32,16 +32,6 @@ void Mailbox::Put(std::function<void(SequenceStore& store)> command) {
   WakeTaker();
 }
 
-void Mailbox::Close() {
-  std::lock_guard lock(mutex_);
-  closed_ = true;
-}
-
-bool Mailbox::busy() const {
-  std::lock_guard lock(mutex_);
-  return busy_ || !commands_.empty();
-}
-
 void Mailbox::Stop() {
   {
     std::lock_guard lock(mutex_);
@@ -92,11 +82,6 @@ void Mailbox::AwaitCommands(absl::Time deadline) {
     lock.lock();
   }
   taker_ = {};
-}
-
-void Mailbox::AwaitIdle(absl::Time deadline) {
-  std::unique_lock lock(mutex_);
-  idle_.wait_until(lock, absl::ToChronoTime(deadline), [this] { return commands_.empty() && !busy_; });
 }
 
 }  // namespace outrider

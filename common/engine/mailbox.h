@@ -56,7 +56,10 @@ class Mailbox {
   void Put(std::function<void(SequenceStore& store)> command);
 
   // Refuses items from now on. Items put earlier are still taken.
-  void Close();
+  void Close() {
+    std::lock_guard lock(mutex_);
+    closed_ = true;
+  }
 
   // Makes Take return false from now on.
   void Stop();
@@ -66,10 +69,16 @@ class Mailbox {
   bool Take(bool busy, absl::Time deadline, std::vector<Command>& commands);
 
   // Blocks until the queue is empty and the taker is waiting, or until `deadline`.
-  void AwaitIdle(absl::Time deadline);
+  void AwaitIdle(absl::Time deadline) {
+    std::unique_lock lock(mutex_);
+    idle_.wait_until(lock, absl::ToChronoTime(deadline), [this] { return commands_.empty() && !busy_; });
+  }
 
   // Whether the queue is not empty or the taker has unfinished work.
-  bool busy() const;
+  bool busy() const {
+    std::lock_guard lock(mutex_);
+    return busy_ || !commands_.empty();
+  }
 
  private:
   // Call it after changing what the taker waits for.

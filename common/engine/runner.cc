@@ -126,30 +126,9 @@ absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch,
   return spread;
 }
 
-void Runner::CopyBlock(BlockId from, BlockId to) {
-  model_->CopyBlock(from, to);
-  for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->CopyBlock(from, to);
-}
-
-void Runner::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
-  model_->MoveSlots(blocks, moves);
-  for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->MoveSlots(blocks, moves);
-}
-
-Proposer* Runner::proposer(ProposerKind kind) const {
-  for (const std::unique_ptr<Proposer>& proposer : proposers_) {
-    if (proposer->kind() == kind) return proposer.get();
-  }
-  return nullptr;
-}
-
 std::string Runner::numerics() const {
   const std::string rest = model_->bits_depend_on();
   return absl::StrCat(options_.engine, " ", dtype(), " ", kernel_name(), rest.empty() ? "" : ", ", rest);
-}
-
-void Runner::ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
-  thread_pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
 }
 
 absl::StatusOr<std::vector<float>> Runner::ReadSlot(BlockId block, int slot) {

@@ -61,17 +61,30 @@ class Runner {
 
   // Calls task(i) for every i in [0, count) on all threads, and returns when all calls have returned. For
   // work on a step's logits, between calls of Forward.
-  void ParallelFor(int count, absl::FunctionRef<void(int i)> task);
+  void ParallelFor(int count, absl::FunctionRef<void(int i)> task) {
+    thread_pool_.Run(count, [&](int i, int /*worker*/) { task(i); });
+  }
 
   // Copies the keys and values of all layers from one block to another (copy-on-write). Both ids must be in
   // the pool.
-  void CopyBlock(BlockId from, BlockId to);
-  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
+  void CopyBlock(BlockId from, BlockId to) {
+    model_->CopyBlock(from, to);
+    for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->CopyBlock(from, to);
+  }
+  void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
+    model_->MoveSlots(blocks, moves);
+    for (const std::unique_ptr<Proposer>& proposer : proposers_) proposer->MoveSlots(blocks, moves);
+  }
 
   // The proposers on this model itself (RunnerOptions::heads), in the order of their kinds.
   absl::Span<const std::unique_ptr<Proposer>> proposers() const { return proposers_; }
   // Null if there is none of that kind.
-  Proposer* proposer(ProposerKind kind) const;
+  Proposer* proposer(ProposerKind kind) const {
+    for (const std::unique_ptr<Proposer>& proposer : proposers_) {
+      if (proposer->kind() == kind) return proposer.get();
+    }
+    return nullptr;
+  }
 
   // Reads the keys and values of one token back, as Model::ReadSlot defines them. INVALID_ARGUMENT for a slot
   // that is not in the pool; INTERNAL if the device fails.

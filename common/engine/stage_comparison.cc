@@ -147,9 +147,8 @@ absl::StatusOr<std::vector<StageDifference>> DifferencesOf(const StageRecord& ex
 }
 
 const StageDifference* FirstAbove(const std::vector<StageDifference>& stages, double tolerance) {
-  const auto found = std::find_if(stages.begin(), stages.end(), [&](const StageDifference& stage) {
-    return !(stage.difference <= tolerance);
-  });
+  const auto found = std::ranges::find_if(
+      stages, [&](const StageDifference& stage) { return !(stage.difference <= tolerance); });
   return found == stages.end() ? nullptr : &*found;
 }
 

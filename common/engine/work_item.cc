@@ -1,19 +1,10 @@
 #include "common/engine/work_item.h"
 
-#include <algorithm>
-
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
 
 namespace outrider {
 namespace {
-
-// How many positions the proposal takes.
-size_t DepthOf(const Proposal& proposal) {
-  size_t depth = 0;
-  for (int level : Depths(proposal)) depth = std::max(depth, static_cast<size_t>(level) + 1);
-  return depth;
-}
 
 // The numbers that define the shape.
 std::vector<int> NumbersOf(const TreeShape& shape) {
@@ -33,7 +24,7 @@ absl::Status CheckLimits(const WorkItem& item, const SequenceLimits& limits) {
   const auto* verify = std::get_if<VerifyWork>(&item.work);
   const size_t n = item.committed();
   const size_t drafted = verify == nullptr ? 0 : verify->proposal.size();
-  const size_t depth = verify == nullptr ? 0 : DepthOf(verify->proposal);
+  const size_t depth = verify == nullptr ? 0 : static_cast<size_t>(Depth(verify->proposal));
   if (n + depth > static_cast<size_t>(limits.context)) {
     return InvalidFor("CONTEXT_EXCEEDED", "context_exceeded: ", n, " tokens and ", depth,
                       " drafted; the context has ", limits.context);

@@ -154,16 +154,10 @@ void Worker::Run() {
   }
 }
 
-void Worker::CountItems(int more) {
-  counted_items_.fetch_add(more, std::memory_order_relaxed);
-  if (hooks_.on_items) hooks_.on_items(more);
-}
-
 void Worker::EndExpired() {
   const std::vector<SequenceState*>& active = store_.active();
-  const bool any = std::any_of(active.begin(), active.end(), [](const SequenceState* sequence) {
-    return sequence->deadline() != absl::InfiniteFuture();
-  });
+  const bool any = std::ranges::any_of(
+      active, [](const SequenceState* sequence) { return sequence->deadline() != absl::InfiniteFuture(); });
   if (!any) return;
   const absl::Time now = absl::Now();
   for (SequenceState* sequence : std::vector<SequenceState*>(active)) {
@@ -332,13 +326,6 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
     for (const VerdictToFollow& verdict : to_follow) verdict.sequence->answer().proposal.clear();
   }
   for (const VerdictToFollow& verdict : to_follow) store_.Finish(*verdict.sequence, absl::OkStatus());
-}
-
-// An invalid batch is a bug in this program, and memory may run out for one batch; both affect only the items
-// of the batch.
-void Worker::ReportIfLost(const absl::Status& status) {
-  const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
-  if (lost && hooks_.on_failure) hooks_.on_failure(status);
 }
 
 void Worker::ReportState() {

@@ -114,15 +114,22 @@ class Worker {
 
   // Everything below runs on the engine thread.
   void Run();
-  void CountItems(int more);
+  void CountItems(int more) {
+    counted_items_.fetch_add(more, std::memory_order_relaxed);
+    if (hooks_.on_items) hooks_.on_items(more);
+  }
   void EndExpired();
   void Step();
   std::vector<ScheduledSequence> Schedule();
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
-  // Calls on_failure for an error after which the model cannot be used.
-  void ReportIfLost(const absl::Status& status);
+  // Calls on_failure for an error after which the model cannot be used. An invalid batch is a bug in this
+  // program, and memory may run out for one batch; both affect only the items of the batch.
+  void ReportIfLost(const absl::Status& status) {
+    const bool lost = !absl::IsInvalidArgument(status) && !absl::IsResourceExhausted(status);
+    if (lost && hooks_.on_failure) hooks_.on_failure(status);
+  }
   void ReportState();
 
   const std::unique_ptr<Runner> runner_;

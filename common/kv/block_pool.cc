@@ -1,7 +1,6 @@
 #include "common/kv/block_pool.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/spec/check.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -27,31 +26,6 @@ absl::StatusOr<BlockId> BlockPool::Allocate() {
   free_.pop_back();
   states_[block].references = 1;
   return block;
-}
-
-void BlockPool::Ref(BlockId block) {
-  OUTRIDER_CHECK(block >= 0 && block < num_blocks());
-  State& state = states_[block];
-  OUTRIDER_CHECK(state.references > 0 || state.cacheable);
-  if (state.references == 0) cached_.erase(state.cached_at);
-  ++state.references;
-}
-
-void BlockPool::Unref(BlockId block) {
-  OUTRIDER_CHECK(block >= 0 && block < num_blocks());
-  State& state = states_[block];
-  OUTRIDER_CHECK(state.references > 0);
-  if (--state.references > 0) return;
-  if (state.cacheable) {
-    state.cached_at = cached_.insert(cached_.end(), block);
-  } else {
-    free_.push_back(block);
-  }
-}
-
-void BlockPool::MarkCacheable(BlockId block) {
-  OUTRIDER_CHECK(block >= 0 && block < num_blocks() && states_[block].references > 0);
-  states_[block].cacheable = true;
 }
 
 absl::Status BlockPool::CheckInvariants() const {

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/kv/block_id.h"
+#include "common/spec/check.h"
 
 namespace outrider {
 
@@ -25,13 +26,32 @@ class BlockPool {
   // it. RESOURCE_EXHAUSTED if all blocks are used.
   absl::StatusOr<BlockId> Allocate();
   // Adds a reference to a used or cached block.
-  void Ref(BlockId block);
+  void Ref(BlockId block) {
+    OUTRIDER_CHECK(block >= 0 && block < num_blocks());
+    State& state = states_[block];
+    OUTRIDER_CHECK(state.references > 0 || state.cacheable);
+    if (state.references == 0) cached_.erase(state.cached_at);
+    ++state.references;
+  }
   // Drops a reference to a used block. A block without references becomes cached if it is cacheable, else
   // free.
-  void Unref(BlockId block);
+  void Unref(BlockId block) {
+    OUTRIDER_CHECK(block >= 0 && block < num_blocks());
+    State& state = states_[block];
+    OUTRIDER_CHECK(state.references > 0);
+    if (--state.references > 0) return;
+    if (state.cacheable) {
+      state.cached_at = cached_.insert(cached_.end(), block);
+    } else {
+      free_.push_back(block);
+    }
+  }
 
   // Marks a used block cacheable until it is evicted: its content may serve other sequences.
-  void MarkCacheable(BlockId block);
+  void MarkCacheable(BlockId block) {
+    OUTRIDER_CHECK(block >= 0 && block < num_blocks() && states_[block].references > 0);
+    states_[block].cacheable = true;
+  }
   void OnEvict(std::function<void(BlockId)> on_evict) { on_evict_ = std::move(on_evict); }
 
   int ref_count(BlockId block) const { return states_[block].references; }

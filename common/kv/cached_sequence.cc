@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/kv/prefix_hash.h"
-#include "common/spec/check.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -31,19 +29,6 @@ absl::StatusOr<std::vector<SlotMove>> CachedSequence::Reconcile(uint32_t base, u
   std::vector<SlotMove> moves = Keep(n, path);
   for (TokenId token : tokens.subspan(path.size())) Append(token);
   return moves;
-}
-
-void CachedSequence::Append(TokenId token) {
-  OUTRIDER_CHECK(parents_.empty());
-  tokens_.push_back(token);
-  hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
-}
-
-void CachedSequence::AppendNode(TokenId token, int parent) {
-  OUTRIDER_CHECK(parent >= -1 && parent < static_cast<int>(parents_.size()));
-  hashes_.push_back(ExtendPrefixHash(hashes_[tree_begin() + parent + 1], token));
-  tokens_.push_back(token);
-  parents_.push_back(parent);
 }
 
 void CachedSequence::Truncate(int n) {
@@ -110,11 +95,6 @@ int CachedSequence::DeepestMatch(std::span<const TokenId> tokens) const {
     }
   }
   return best;
-}
-
-void CachedSequence::MarkComputed(int n) {
-  OUTRIDER_CHECK(n >= num_computed_ && n <= size() && n <= table_.capacity());
-  num_computed_ = n;
 }
 
 void CachedSequence::Fork(const CachedSequence& from, int n) {
@@ -191,18 +171,6 @@ void BlockTable::Truncate(int tokens) {
     pool_->Unref(blocks_.back());
     blocks_.pop_back();
   }
-}
-
-void BlockTable::Fork(const BlockTable& from, int tokens) {
-  OUTRIDER_CHECK(pool_ == from.pool_ && block_size_ == from.block_size_);
-  OUTRIDER_CHECK(tokens >= 0 && tokens <= from.capacity());
-  Adopt(from.blocks().first(BlocksFor(tokens)));
-}
-
-void BlockTable::Adopt(std::span<const BlockId> blocks) {
-  OUTRIDER_CHECK(blocks_.empty());
-  blocks_.assign(blocks.begin(), blocks.end());
-  for (BlockId block : blocks_) pool_->Ref(block);
 }
 
 }  // namespace outrider

@@ -9,6 +9,8 @@
 #include "absl/status/statusor.h"
 #include "common/kv/block_id.h"
 #include "common/kv/block_pool.h"
+#include "common/kv/prefix_hash.h"
+#include "common/spec/check.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -47,10 +49,18 @@ class BlockTable {
 
   // Shares the blocks of the first `tokens` positions of `from`. This table must be empty and use the same
   // pool. Needs tokens <= from.capacity().
-  void Fork(const BlockTable& from, int tokens);
+  void Fork(const BlockTable& from, int tokens) {
+    OUTRIDER_CHECK(pool_ == from.pool_ && block_size_ == from.block_size_);
+    OUTRIDER_CHECK(tokens >= 0 && tokens <= from.capacity());
+    Adopt(from.blocks().first(BlocksFor(tokens)));
+  }
 
   // Shares these blocks, which hold the first positions from now on. This table must be empty.
-  void Adopt(std::span<const BlockId> blocks);
+  void Adopt(std::span<const BlockId> blocks) {
+    OUTRIDER_CHECK(blocks_.empty());
+    blocks_.assign(blocks.begin(), blocks.end());
+    for (BlockId block : blocks_) pool_->Ref(block);
+  }
 
   std::span<const BlockId> blocks() const { return blocks_; }
   int block_size() const { return block_size_; }
@@ -87,10 +97,19 @@ class CachedSequence {
                                                   std::span<const TokenId> tokens);
 
   // Appends a token that is not computed yet, for example a drafted one. There must be no tree.
-  void Append(TokenId token);
+  void Append(TokenId token) {
+    OUTRIDER_CHECK(parents_.empty());
+    tokens_.push_back(token);
+    hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+  }
   // Appends a node that is not computed yet, which follows node `parent` of the tree, or with -1 the last
   // token before the tree. The first node begins the tree.
-  void AppendNode(TokenId token, int parent);
+  void AppendNode(TokenId token, int parent) {
+    OUTRIDER_CHECK(parent >= -1 && parent < static_cast<int>(parents_.size()));
+    hashes_.push_back(ExtendPrefixHash(hashes_[tree_begin() + parent + 1], token));
+    tokens_.push_back(token);
+    parents_.push_back(parent);
+  }
   // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
   // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
@@ -99,7 +118,10 @@ class CachedSequence {
   std::vector<SlotMove> Keep(int n, std::span<const int> path);
   // Records that the keys and values of the first n tokens are computed now, for num_computed() <= n <=
   // size().
-  void MarkComputed(int n);
+  void MarkComputed(int n) {
+    OUTRIDER_CHECK(n >= num_computed_ && n <= size() && n <= table_.capacity());
+    num_computed_ = n;
+  }
   // Drops all tokens and blocks, for example on preemption.
   void Reset() { Truncate(0); }
 

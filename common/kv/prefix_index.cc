@@ -14,14 +14,6 @@ PrefixIndex::PrefixIndex(BlockPool* pool, int block_size)
   });
 }
 
-std::span<const TokenId> PrefixIndex::TokensOf(const CachedSequence& sequence, size_t index) const {
-  return sequence.tokens().subspan(index * block_size_, block_size_);
-}
-
-uint64_t PrefixIndex::KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const {
-  return sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)) ^ salt;
-}
-
 const PrefixIndex::Entry* PrefixIndex::FindEntry(const CachedSequence& sequence, size_t index,
                                                  uint64_t parent, uint64_t salt) const {
   const auto it = entries_.find(KeyOf(sequence, index, salt));

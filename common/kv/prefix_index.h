@@ -53,10 +53,14 @@ class PrefixIndex {
   };
 
   // The key of the entry of block `index` of the sequence.
-  uint64_t KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const;
+  uint64_t KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const {
+    return sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)) ^ salt;
+  }
   // That entry if its parent is `parent`, else null.
   const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent, uint64_t salt) const;
-  std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const;
+  std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const {
+    return sequence.tokens().subspan(index * block_size_, block_size_);
+  }
 
   BlockPool* const pool_;
   const size_t block_size_;

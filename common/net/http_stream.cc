@@ -4,7 +4,6 @@
 #include <openssl/x509v3.h>
 
 #include <boost/asio/buffer.hpp>
-#include <utility>
 
 #include "common/obs/log.h"
 #include "common/spec/status.h"
@@ -160,12 +159,6 @@ asio::awaitable<bool> HttpStream::Handshake(Clock::time_point deadline) {
   co_return !error_;
 }
 
-std::string HttpStream::ClientAddress() const {
-  error_code error;
-  const auto end = socket_.remote_endpoint(error);
-  return error ? "" : end.address().to_string();
-}
-
 void HttpStream::StartRead() {
   if (reading_ || ended_) return;
   reading_ = true;
@@ -181,11 +174,6 @@ void HttpStream::StartRead() {
   });
 }
 
-void HttpStream::End() {
-  ended_ = true;
-  if (const auto on_gone = std::exchange(on_gone_, nullptr)) on_gone();
-}
-
 asio::awaitable<HttpStream::Read> HttpStream::ReadMore(Clock::time_point deadline) {
   const size_t before = received_.size();
   StartRead();
@@ -195,18 +183,6 @@ asio::awaitable<HttpStream::Read> HttpStream::ReadMore(Clock::time_point deadlin
     co_await came_.Wait(deadline);
   }
   co_return Read::kMore;
-}
-
-void HttpStream::Watch(std::function<void()> on_gone) {
-  if (ended_) return on_gone();
-  watched_ = true;
-  on_gone_ = std::move(on_gone);
-  if (received_.size() < kReadAhead) StartRead();
-}
-
-void HttpStream::Unwatch() {
-  watched_ = false;
-  on_gone_ = nullptr;
 }
 
 asio::awaitable<bool> HttpStream::Write(absl::string_view bytes, Clock::duration patience) {
@@ -247,12 +223,6 @@ asio::awaitable<void> HttpStream::Linger(Clock::time_point deadline) {
     co_await came_.Wait(deadline);
   }
   Close();
-}
-
-void HttpStream::Close() {
-  error_code ignored;
-  socket_.close(ignored);
-  End();
 }
 
 }  // namespace outrider

@@ -5,12 +5,12 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/ssl/stream.hpp>
-#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -60,7 +60,11 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // The name in the client's certificate, as gRPC has it: the first alternative name, else the common name.
   // Empty if it showed none.
   std::string ClientCertificate();
-  std::string ClientAddress() const;
+  std::string ClientAddress() const {
+    boost::system::error_code error;
+    const auto end = socket_.remote_endpoint(error);
+    return error ? "" : end.address().to_string();
+  }
 
   // The bytes that were received and not yet taken.
   absl::string_view received() const { return received_; }
@@ -69,8 +73,16 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
 
   // Reads ahead until Unwatch, and calls `on_gone` when the client goes away. If the client sends more than
   // kReadAhead meanwhile, only a write notices that it has gone.
-  void Watch(std::function<void()> on_gone);
-  void Unwatch();
+  void Watch(std::function<void()> on_gone) {
+    if (ended_) return on_gone();
+    watched_ = true;
+    on_gone_ = std::move(on_gone);
+    if (received_.size() < kReadAhead) StartRead();
+  }
+  void Unwatch() {
+    watched_ = false;
+    on_gone_ = nullptr;
+  }
 
   // False if the client has gone, or took nothing for `patience`.
   asio::awaitable<bool> Write(absl::string_view bytes, Clock::duration patience);
@@ -78,13 +90,20 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   // Tells the client that nothing more comes, and drops what it sends until it has closed its end as well.
   asio::awaitable<void> Linger(Clock::time_point deadline);
   // Ends the operations in progress.
-  void Close();
+  void Close() {
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    End();
+  }
 
  private:
   static constexpr size_t kReadAhead = 16 << 10;
 
   void StartRead();
-  void End();
+  void End() {
+    ended_ = true;
+    if (const auto on_gone = std::exchange(on_gone_, nullptr)) on_gone();
+  }
 
   Socket socket_;
   const std::shared_ptr<asio::ssl::context> context_;

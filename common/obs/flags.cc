@@ -40,9 +40,8 @@ size_t Distance(const std::string& a, const std::string& b) {
 
 std::string Unknown(const char* kind, const std::string& name, const std::vector<std::string>& known) {
   std::string sentence = absl::StrCat("there is no ", kind, " ", name);
-  const auto nearest = std::min_element(known.begin(), known.end(), [&](const auto& a, const auto& b) {
-    return Distance(name, a) < Distance(name, b);
-  });
+  const auto nearest = std::ranges::min_element(
+      known, [&](const auto& a, const auto& b) { return Distance(name, a) < Distance(name, b); });
   if (nearest == known.end() || Distance(name, *nearest) > name.size() / 2) return sentence;
   return absl::StrCat(sentence, "; did you mean ", *nearest, "?");
 }
@@ -92,7 +91,7 @@ void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments) {
     if (is_empty) parsed.emplace_back();
   }
   parsed.insert(parsed.end(), std::find(arguments.begin(), arguments.end(), "--"), arguments.end());
-  std::reverse(parsed.begin(), parsed.end());  // as CLI11 expects
+  std::ranges::reverse(parsed);  // as CLI11 expects
   app.parse(std::move(parsed));
 }
 

@@ -7,8 +7,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "common/rpc/error.h"
-#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -30,8 +28,8 @@ Distribution ParseDistribution(const v1::Distribution& proto) {
 }
 
 // `prepare` checks and completes each node.
-absl::StatusOr<Proposal> ParseNodes(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                    int vocab_size, absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
+absl::StatusOr<Proposal> ParseNodes(const DraftNodes& nodes, int vocab_size,
+                                    absl::FunctionRef<absl::Status(ProposalNode&)> prepare) {
   Proposal proposal;
   proposal.reserve(static_cast<size_t>(nodes.size()));
   for (int i = 0; i < nodes.size(); ++i) {
@@ -80,11 +78,11 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
   double most = kRounding;
   for (const v1::TokenLogprob& top : likeliest) {
     if (top.id() >= static_cast<uint32_t>(vocab_size) || !seen.insert(top.id()).second) {
-      return InvalidVerdict(absl::StrCat("candidate ", top.id(), " is not in the vocabulary, or twice"));
+      return InvalidVerdict("candidate ", top.id(), " is not in the vocabulary, or twice");
     }
     // Written so that NaN fails.
     if (!(top.logprob() <= most)) {
-      return InvalidVerdict(absl::StrCat("a candidate's log-probability is ", top.logprob()));
+      return InvalidVerdict("a candidate's log-probability is ", top.logprob());
     }
     most = top.logprob();
   }
@@ -93,27 +91,20 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
 
 }  // namespace
 
-absl::Status InvalidVerdict(absl::string_view problem) {
-  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", problem));
-}
-
-absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                       Rule rule, int vocab_size) {
+absl::StatusOr<Proposal> ParseProposal(const DraftNodes& nodes, Rule rule, int vocab_size) {
   const bool may_be_absent = rule == Rule::kCoupled;
   return ParseNodes(nodes, vocab_size, [&](ProposalNode& node) {
     return Prepare(node.q, node.token, vocab_size, may_be_absent);
   });
 }
 
-absl::StatusOr<Proposal> ParseUnpreparedProposal(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size) {
+absl::StatusOr<Proposal> ParseUnpreparedProposal(const DraftNodes& nodes, Rule rule, int vocab_size) {
   const bool may_be_absent = rule == Rule::kCoupled;
   return ParseNodes(nodes, vocab_size,
                     [&](ProposalNode& node) { return CheckForm(node.q, may_be_absent, vocab_size); });
 }
 
-void SerializeProposal(std::span<const ProposalNode> proposal,
-                       google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes) {
+void SerializeProposal(std::span<const ProposalNode> proposal, DraftNodes* nodes) {
   for (const ProposalNode& node : proposal) {
     v1::DraftNode* message = nodes->Add();
     message->set_token(static_cast<uint32_t>(node.token));
@@ -181,14 +172,13 @@ absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const
   int parent = -1;
   for (uint32_t node : message.accepted()) {
     if (node >= proposal.size() || proposal[node].parent != parent) {
-      return InvalidVerdict(
-          absl::StrCat("node ", node, " of ", proposal.size(), " does not follow ", parent));
+      return InvalidVerdict("node ", node, " of ", proposal.size(), " does not follow ", parent);
     }
     parent = static_cast<int>(node);
     verdict.path.push_back(parent);
   }
   if (message.token() >= static_cast<uint32_t>(vocab_size)) {
-    return InvalidVerdict(absl::StrCat("token ", message.token(), " is not in the vocabulary"));
+    return InvalidVerdict("token ", message.token(), " is not in the vocabulary");
   }
   verdict.token = static_cast<TokenId>(message.token());
   // Something followed the last accepted node, or nothing did, or nothing was proposed.
@@ -198,16 +188,16 @@ absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const
                  : was_refused    ? Verdict::Kind::kCorrected
                                   : Verdict::Kind::kBonus;
   if (message.kind() != ToProto(verdict.kind)) {
-    return InvalidVerdict(absl::StrCat("kind ", static_cast<int>(message.kind()), " after ",
-                                       verdict.path.size(), " of ", proposal.size(), " nodes"));
+    return InvalidVerdict("kind ", static_cast<int>(message.kind()), " after ", verdict.path.size(), " of ",
+                          proposal.size(), " nodes");
   }
   const v1::Canary& canary = message.canary();
   for (const double sum : {canary.expected_accepted(), canary.expected_accepted_variance(),
                            canary.surprisal(), canary.entropy()}) {
-    if (!(sum >= -kRounding && sum <= kMaxCanary)) return InvalidVerdict(absl::StrCat("canary ", sum));
+    if (!(sum >= -kRounding && sum <= kMaxCanary)) return InvalidVerdict("canary ", sum);
   }
   if (canary.reached() > proposal.size()) {
-    return InvalidVerdict(absl::StrCat("canary of ", canary.reached(), " nodes of ", proposal.size()));
+    return InvalidVerdict("canary of ", canary.reached(), " nodes of ", proposal.size());
   }
   verdict.empty_residual = canary.residual_empty();
   verdict.expected_accepted = canary.expected_accepted();
@@ -241,12 +231,12 @@ v1::TokenKind ToProto(Verdict::Kind kind) {
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
                                                           int size, int vocab_size) {
   if (static_cast<size_t>(message.candidates_size()) != rows) {
-    return InvalidVerdict(absl::StrCat(message.candidates_size(), " rows of candidates for ", rows));
+    return InvalidVerdict(message.candidates_size(), " rows of candidates for ", rows);
   }
   std::vector<CandidateRow> parsed;
   for (const v1::CandidateRow& row : message.candidates()) {
     if (row.top_size() != std::min(size, vocab_size)) {
-      return InvalidVerdict(absl::StrCat("a row of ", row.top_size(), " candidates"));
+      return InvalidVerdict("a row of ", row.top_size(), " candidates");
     }
     OUTRIDER_TRY(CheckTop(row.top(), vocab_size));
     CandidateRow& candidates = parsed.emplace_back();
@@ -260,17 +250,16 @@ absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult
 absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
                            std::span<const TokenId> tokens, int most, int vocab_size) {
   if (static_cast<size_t>(positions.size()) != tokens.size()) {
-    return InvalidVerdict(absl::StrCat("log-probabilities of ", positions.size(), " tokens"));
+    return InvalidVerdict("log-probabilities of ", positions.size(), " tokens");
   }
   for (size_t i = 0; i < tokens.size(); ++i) {
     const v1::PositionLogprobs& position = positions[static_cast<int>(i)];
     const v1::TokenLogprob& own = position.token();
     if (own.id() != static_cast<uint32_t>(tokens[i]) || !(own.logprob() <= kRounding)) {
-      return InvalidVerdict(
-          absl::StrCat("log-probability ", own.logprob(), " of token ", own.id(), " at token ", tokens[i]));
+      return InvalidVerdict("log-probability ", own.logprob(), " of token ", own.id(), " at token ",
+                            tokens[i]);
     }
-    if (position.top_size() > most)
-      return InvalidVerdict(absl::StrCat(position.top_size(), " likeliest tokens"));
+    if (position.top_size() > most) return InvalidVerdict(position.top_size(), " likeliest tokens");
     OUTRIDER_TRY(CheckTop(position.top(), vocab_size));
   }
   return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "common/spec/controls.h"
 #include "common/spec/distribution.h"
 #include "common/spec/proposal.h"
+#include "common/spec/status.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 #include "common/spec/verify.h"
@@ -17,19 +18,18 @@
 
 namespace outrider {
 
+using DraftNodes = google::protobuf::RepeatedPtrField<v1::DraftNode>;
+
 // Parses any forest and prepares each node's q, which may be absent under the coupled rule. INVALID_ARGUMENT,
 // naming the node, reason DRAFT_PARENT_OUT_OF_RANGE, DRAFT_TOKEN_OUT_OF_RANGE or DRAFT_DISTRIBUTION_INVALID.
-absl::StatusOr<Proposal> ParseProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                       Rule rule, int vocab_size);
+absl::StatusOr<Proposal> ParseProposal(const DraftNodes& nodes, Rule rule, int vocab_size);
 
 // The same for the coordinator, which only passes q on to the target: checks that q is there and has as many
 // entries as its form needs, and prepares nothing.
-absl::StatusOr<Proposal> ParseUnpreparedProposal(
-    const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes, Rule rule, int vocab_size);
+absl::StatusOr<Proposal> ParseUnpreparedProposal(const DraftNodes& nodes, Rule rule, int vocab_size);
 
 // Appends the nodes of `proposal` to `nodes`.
-void SerializeProposal(std::span<const ProposalNode> proposal,
-                       google::protobuf::RepeatedPtrField<v1::DraftNode>* nodes);
+void SerializeProposal(std::span<const ProposalNode> proposal, DraftNodes* nodes);
 
 // Parses the shape that a draft is asked for. INVALID_ARGUMENT, reason TREE_OUT_OF_RANGE, if it is invalid.
 absl::StatusOr<TreeShape> ParseShape(const v1::TreeShape& shape);
@@ -54,8 +54,11 @@ google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::sp
 absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
                            std::span<const TokenId> tokens, int most, int vocab_size);
 
-// INTERNAL, reason VERDICT_INVALID: the target's answer cannot be true.
-absl::Status InvalidVerdict(absl::string_view problem);
+// INTERNAL, reason VERDICT_INVALID: the target's answer cannot be true, as the parts say.
+template <class... Parts>
+absl::Status InvalidVerdict(const Parts&... parts) {
+  return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", parts...));
+}
 
 v1::Verdict SerializeVerdict(const Verdict& verdict);
 

@@ -5,7 +5,6 @@
 #include <grpcpp/security/tls_credentials_options.h>
 
 #include <fstream>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -15,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
 #include "common/spec/status.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
@@ -26,17 +26,13 @@ constexpr char kHeader[] = "authorization";
 
 // gRPC does not report a file that it cannot use: every handshake just fails.
 absl::Status CheckFiles(const std::string& cert, const std::string& key, const std::string& ca) {
-  if (cert.empty() != key.empty()) {
-    return absl::InvalidArgumentError("a certificate and its private key must be given together");
-  }
+  if (cert.empty() != key.empty()) return Invalid("a certificate and its private key must be given together");
   for (const auto& [path, what] :
        {std::pair(cert, "CERTIFICATE"), std::pair(key, "PRIVATE KEY"), std::pair(ca, "CERTIFICATE")}) {
     if (path.empty()) continue;
-    std::ifstream in(path);
-    if (!in) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (!absl::StrContains(text.str(), "-----BEGIN ") || !absl::StrContains(text.str(), what)) {
+    if (!std::ifstream(path)) return absl::NotFoundError(absl::StrCat(path, ": cannot be read"));
+    const std::string text = ReadFile(path).value_or("");
+    if (!absl::StrContains(text, "-----BEGIN ") || !absl::StrContains(text, what)) {
       return Invalid(path, ": is not a PEM file with a ", what);
     }
   }
@@ -121,8 +117,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const ServerSecurity& security) {
   if (security.cert.empty() && security.key.empty()) {
     if (!security.client_ca.empty() || !security.token_file.empty()) {
-      return absl::InvalidArgumentError(
-          "client certificates and tokens need TLS: give a certificate and its private key");
+      return Invalid("client certificates and tokens need TLS: give a certificate and its private key");
     }
     return grpc::InsecureServerCredentials();
   }
@@ -147,7 +142,7 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     const ChannelSecurity& security) {
   if (security.ca.empty()) {
     if (!security.cert.empty() || !security.key.empty() || !security.token_file.empty()) {
-      return absl::InvalidArgumentError(
+      return Invalid(
           "a certificate and tokens need TLS: give the CA that the server's certificate is signed by");
     }
     return grpc::InsecureChannelCredentials();

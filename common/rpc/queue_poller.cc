@@ -23,19 +23,6 @@ QueuePoller::QueuePoller(absl::Duration busy_poll, absl::Duration patience)
       patience_(patience),
       helper_([this] { Help(); }) {}
 
-QueuePoller::~QueuePoller() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stop_ = true;
-  }
-  helper_.join();
-}
-
-void QueuePoller::Attach(grpc::CompletionQueue* queue) {
-  absl::MutexLock lock(&mutex_);
-  queue_ = queue;
-}
-
 void QueuePoller::Detach() {
   const auto is_zero = +[](int* count) { return *count == 0; };
   grpc::CompletionQueue* queue = nullptr;
@@ -49,21 +36,6 @@ void QueuePoller::Detach() {
   // gRPC requires that the queue is drained.
   void* tag = nullptr;
   for (bool ok = false; queue->Next(&tag, &ok);) static_cast<QueueTag*>(tag)->End(ok);
-}
-
-void QueuePoller::Join() {
-  absl::MutexLock lock(&mutex_);
-  ++users_;
-}
-
-void QueuePoller::Leave() {
-  absl::MutexLock lock(&mutex_);
-  --users_;
-}
-
-void QueuePoller::BeginLater(std::function<void()> begin) {
-  absl::MutexLock lock(&mutex_);
-  waiting_.push_back(std::move(begin));
 }
 
 void QueuePoller::BeginWaiting() {
@@ -146,11 +118,7 @@ bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
 
 void QueuePoller::Help() {
   uint64_t last = 0;
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), patience_)) return;
-    }
+  while (!stop_.WaitForNotificationWithTimeout(patience_)) {
     const uint64_t polls = polls_;
     const bool away = polls % 2 == 0 && polls == last;
     last = polls;

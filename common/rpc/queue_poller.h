@@ -13,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 namespace outrider {
@@ -47,23 +48,38 @@ class QueuePoller {
   // helper takes over once the polling thread has been away for `patience`.
   explicit QueuePoller(absl::Duration busy_poll = absl::ZeroDuration(),
                        absl::Duration patience = absl::Milliseconds(20));
-  ~QueuePoller();
+  ~QueuePoller() {
+    stop_.Notify();
+    helper_.join();
+  }
   QueuePoller(const QueuePoller&) = delete;
   QueuePoller& operator=(const QueuePoller&) = delete;
 
   // Polls `queue` from now on.
-  void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Attach(grpc::CompletionQueue* queue) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    queue_ = queue;
+  }
   // Waits until all users have left, so their calls must end, then shuts the queue down and drops it.
   void Detach() ABSL_LOCKS_EXCLUDED(mutex_);
 
   // A user begins operations on the queue between Join and Leave. Thread-safe.
-  void Join() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Join() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ++users_;
+  }
+  void Leave() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    --users_;
+  }
 
   // Calls `begin`, which begins an operation, when the queue is next polled, or in this Poll if it did not
   // have to wait: a thread that waited first acts on what it was told. For a tag's end and for the polling
   // thread: a poll that waits is not woken.
-  void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeginLater(std::function<void()> begin) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    waiting_.push_back(std::move(begin));
+  }
 
   // Calls End on the tag of each operation that has ended. If none has, waits for one until `deadline`. The
   // engine thus sees what all streams have brought before its next step. For one thread.
@@ -86,7 +102,6 @@ class QueuePoller {
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Mutex mutex_;
-  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::CompletionQueue* queue_ ABSL_GUARDED_BY(mutex_) = nullptr;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
   int polling_ ABSL_GUARDED_BY(mutex_) = 0;                             // threads that wait on it
@@ -98,6 +113,7 @@ class QueuePoller {
   const absl::Duration busy_poll_;
   const absl::Duration patience_;
   std::atomic<uint64_t> polls_ = 0;  // odd: Poll waits
+  absl::Notification stop_;
   std::thread helper_;
 };
 

@@ -3,7 +3,6 @@
 #include <google/protobuf/message_lite.h>
 #include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 
@@ -148,16 +147,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   return server;
 }
 
-RpcServer::~RpcServer() { Shutdown(absl::ZeroDuration()); }
-
 std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
   return server_->InProcessChannel(ChannelArguments());
-}
-
-void RpcServer::SetHealth(const char* service, bool healthy) {
-  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(service, healthy);
-  }
 }
 
 void RpcServer::Shutdown(absl::Duration drain) {

@@ -4,6 +4,7 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
 
 #include <memory>
 #include <string>
@@ -39,7 +40,7 @@ class RpcServer {
                                                           const ServerOptions& options,
                                                           grpc::Service* service,
                                                           QueuePoller* poller = nullptr);
-  ~RpcServer();
+  ~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
   // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
@@ -61,7 +62,11 @@ class RpcServer {
 
  private:
   RpcServer() = default;
-  void SetHealth(const char* service, bool healthy);
+  void SetHealth(const char* service, bool healthy) {
+    for (grpc::Server* server : {server_.get(), health_server_.get()}) {
+      if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(service, healthy);
+    }
+  }
 
   std::string address_;
   std::unique_ptr<grpc::ServerCompletionQueue> queue_;

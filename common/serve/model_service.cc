@@ -195,7 +195,7 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
         for (size_t i = 0; i < program.services.size() && passed.ok() && *passed; ++i) passed = test(i);
       },
       [] { std::quick_exit(1); });
-  if (!passed.ok()) return passed.status();
+  OUTRIDER_TRY(passed.status());
   std::quick_exit(*passed ? 0 : 1);
 }
 

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <exception>
 #include <filesystem>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
@@ -255,16 +254,6 @@ void ServedModel::LogServing(ServerProcess& process, size_t endpoint) const {
                       {"kernel", worker_->runner().kernel_name()},
                       {"kv_blocks", static_cast<int64_t>(info_.kv_blocks())},
                       {"fingerprint", absl::StrCat(absl::Hex(info_.fingerprint(), absl::kZeroPad16))}});
-}
-
-void ServedModel::RefuseNew() {
-  service_->RefuseStreams();
-  worker_->Drain();
-}
-
-void ServedModel::Finish(absl::Time deadline) {
-  worker_->AwaitIdle(deadline);
-  service_->EndStreams();
 }
 
 }  // namespace outrider

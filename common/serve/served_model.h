@@ -100,9 +100,15 @@ class ServedModel {
   void LogServing(ServerProcess& process, size_t endpoint) const;
 
   // Refuses new streams and items.
-  void RefuseNew();
+  void RefuseNew() {
+    service_->RefuseStreams();
+    worker_->Drain();
+  }
   // Lets running rounds finish until `deadline`, then closes the streams; their coordinators look elsewhere.
-  void Finish(absl::Time deadline);
+  void Finish(absl::Time deadline) {
+    worker_->AwaitIdle(deadline);
+    service_->EndStreams();
+  }
 
  private:
   absl::Status TryToLoad();

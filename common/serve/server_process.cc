@@ -102,11 +102,6 @@ sigset_t EndSignals() {
 
 }  // namespace
 
-void ModelNameLabel::Set(const std::string& model_name) {
-  absl::MutexLock lock(&mutex_);
-  model_name_ = model_name;
-}
-
 std::vector<prometheus::MetricFamily> ModelNameLabel::Collect() const {
   std::vector<prometheus::MetricFamily> families = registry_->Collect();
   absl::MutexLock lock(&mutex_);
@@ -215,9 +210,8 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
                                                                     const std::vector<Endpoint>& endpoints) {
   const bool encrypts = !flags.server.security.cert.empty();
   for (const Endpoint& endpoint : endpoints) {
-    absl::Status status = CheckAddress(endpoint.flag, endpoint.listen);
-    status.Update(CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure));
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(CheckAddress(endpoint.flag, endpoint.listen));
+    OUTRIDER_TRY(CheckExposure(endpoint.flag, endpoint.listen, encrypts, flags.insecure));
   }
   if (const std::string& health = flags.server.health_listen; !health.empty()) {
     OUTRIDER_TRY(CheckAddress("--health-listen", health));
@@ -249,18 +243,6 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
         OUTRIDER_TRY(ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()}));
   }
   return process;
-}
-
-void ServerProcess::SetServing(bool serving) {
-  absl::MutexLock lock(&mutex_);
-  ready_ = serving;
-  ReportHealth();
-}
-
-void ServerProcess::CountStall(bool hangs) {
-  absl::MutexLock lock(&mutex_);
-  stalls_ += hangs ? 1 : -1;
-  ReportHealth();
 }
 
 void ServerProcess::ReportHealth() {

@@ -45,7 +45,10 @@ class ModelNameLabel : public prometheus::Collectable {
   explicit ModelNameLabel(std::shared_ptr<prometheus::Collectable> registry)
       : registry_(std::move(registry)) {}
 
-  void Set(const std::string& model_name);
+  void Set(const std::string& model_name) {
+    absl::MutexLock lock(&mutex_);
+    model_name_ = model_name;
+  }
   std::vector<prometheus::MetricFamily> Collect() const override;
 
  private:
@@ -106,12 +109,20 @@ class ServerProcess {
   }
 
   // Sets the health of service "", false at first. After the signal to end it stays false.
-  void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SetServing(bool serving) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    ready_ = serving;
+    ReportHealth();
+  }
   bool serving() const { return serving_; }
 
   // For StallWatches: a thread hangs, or one that hung goes on. While any hangs, or the process cannot
   // connect to a port of its own, health says that neither service "live" nor "" serves.
-  void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    stalls_ += hangs ? 1 : -1;
+    ReportHealth();
+  }
 
   // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: readers of
   // the log may rely on it.

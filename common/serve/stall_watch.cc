@@ -64,21 +64,9 @@ StallWatch::StallWatch(std::string thread, absl::Duration timeout, std::function
   if (timeout_ > absl::ZeroDuration()) thread_ = std::thread([this] { Run(); });
 }
 
-StallWatch::~StallWatch() {
-  {
-    absl::MutexLock lock(&mutex_);
-    stopped_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
 void StallWatch::Run() {
   int stuck = 0;  // checks in a row
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(&stopped_), timeout_ / kChecks)) return;
-    }
+  while (!stopped_.WaitForNotificationWithTimeout(timeout_ / kChecks)) {
     const bool was_stalled = stuck >= kChecks;
     stuck = is_stuck_() ? stuck + 1 : 0;
     const bool stalled = stuck >= kChecks;

@@ -5,8 +5,7 @@
 #include <string>
 #include <thread>
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
 namespace outrider {
@@ -25,19 +24,21 @@ class StallWatch {
   //   logged in one line, which names `thread`.
   StallWatch(std::string thread, absl::Duration timeout, std::function<bool()> is_stuck,
              std::function<void(bool stalled)> on_change);
-  ~StallWatch();
+  ~StallWatch() {
+    stopped_.Notify();
+    if (thread_.joinable()) thread_.join();
+  }
   StallWatch(const StallWatch&) = delete;
   StallWatch& operator=(const StallWatch&) = delete;
 
  private:
-  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Run();
 
   const std::string name_;
   const absl::Duration timeout_;
   const std::function<bool()> is_stuck_;
   const std::function<void(bool stalled)> on_change_;
-  absl::Mutex mutex_;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Notification stopped_;
   std::thread thread_;  // not joinable: the watch is off
 };
 

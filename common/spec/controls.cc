@@ -52,7 +52,7 @@ class HostRow {
   // Writes the weights to the row and returns their sum.
   double Finish() {
     if (values_.data() != row_.data()) {
-      std::fill(row_.begin(), row_.end(), 0.0f);
+      std::ranges::fill(row_, 0.0f);
       for (size_t i = 0; i < values_.size(); ++i) row_[scratch_.ids[i]] = values_[i];
     }
     return SumWeights(row_);
@@ -70,8 +70,7 @@ bool SomeTokenIsLeft(const SamplingParams& params, int vocab) {
   absl::flat_hash_set<TokenId> removed(params.bad_ids.begin(), params.bad_ids.end());
   if (params.min_tokens > 0) removed.insert(params.eos_ids.begin(), params.eos_ids.end());
   if (params.allowed_ids.empty()) return removed.size() < static_cast<size_t>(vocab);
-  return std::any_of(params.allowed_ids.begin(), params.allowed_ids.end(),
-                     [&](TokenId id) { return !removed.contains(id); });
+  return std::ranges::any_of(params.allowed_ids, [&](TokenId id) { return !removed.contains(id); });
 }
 
 }  // namespace
@@ -116,13 +115,6 @@ team::RowControls ToRowControls(const SamplingParams& params) {
   controls.top_p = params.top_p;
   controls.min_p = static_cast<float>(params.min_p);
   return controls;
-}
-
-void TokenCounts::Add(size_t index, int by) {
-  const auto it = counts_.try_emplace(context_[index]).first;
-  Count& count = it->second;
-  (index < prompt_length_ ? count.prompt : count.output) += by;
-  if (count.prompt == 0 && count.output == 0) counts_.erase(it);
 }
 
 void TokenCounts::Update(std::span<const TokenId> context) {
@@ -170,7 +162,7 @@ bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
     std::vector<float>& values = scratch_.values;
     values.clear();
     for (TokenId id : params_.allowed_ids) values.push_back(row[id]);
-    std::fill(row.begin(), row.end(), kRemoved);
+    std::ranges::fill(row, kRemoved);
     for (size_t i = 0; i < values.size(); ++i) row[params_.allowed_ids[i]] = values[i];
   }
   for (TokenId id : params_.bad_ids) row[id] = kRemoved;

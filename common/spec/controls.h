@@ -54,7 +54,12 @@ class TokenCounts {
   const absl::flat_hash_map<TokenId, Count>& counts() const { return counts_; }
 
  private:
-  void Add(size_t index, int by);
+  void Add(size_t index, int by) {
+    const auto it = counts_.try_emplace(context_[index]).first;
+    Count& count = it->second;
+    (index < prompt_length_ ? count.prompt : count.output) += by;
+    if (count.prompt == 0 && count.output == 0) counts_.erase(it);
+  }
 
   size_t prompt_length_;
   std::vector<TokenId> context_;

@@ -37,12 +37,6 @@ void Residual::Subtract(const Distribution& q) {
   mass_ = SumWeights(weights);
 }
 
-double Residual::operator()(TokenId token) const {
-  if (empty()) return 0;
-  if (!weights_) return token == p_.point_mass ? 1 : 0;
-  return weights_[token] / mass_;
-}
-
 double Residual::Overlap(const Distribution& q) const {
   if (empty()) return 0;
   if (!weights_) return std::min(q(p_.point_mass), 1.0);

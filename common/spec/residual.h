@@ -24,7 +24,11 @@ class Residual {
   // Sum over x of the last max(..., 0), before it was normalised.
   double mass() const { return mass_; }
   // Probability of a token.
-  double operator()(TokenId token) const;
+  double operator()(TokenId token) const {
+    if (empty()) return 0;
+    if (!weights_) return token == p_.point_mass ? 1 : 0;
+    return weights_[token] / mass_;
+  }
   // sum over x of min(r(x), q(x)): the probability that a token drawn from q is accepted.
   double Overlap(const Distribution& q) const;
   // Draws by inverse CDF over ascending ids, u in [0, 1).

@@ -60,8 +60,7 @@ void Reorder(std::vector<int32_t>* characters) {
 
 // Unicode's normalization form C of valid UTF-8. O(n log n).
 std::string Composed(const std::string& text) {
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<signed char>(c) >= 0; }))
-    return text;
+  if (std::ranges::all_of(text, [](char c) { return static_cast<signed char>(c) >= 0; })) return text;
   std::vector<int32_t> characters;
   characters.reserve(text.size());
   for (size_t i = 0; i < text.size();) {

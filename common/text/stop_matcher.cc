@@ -62,14 +62,6 @@ absl::StatusOr<StopMatcher> StopMatcher::Create(std::span<const std::string> sto
   return matcher;
 }
 
-int32_t StopMatcher::Next(int32_t node, char byte) const {
-  while (true) {
-    if (const auto child = children_.find({node, byte}); child != children_.end()) return child->second;
-    if (node == 0) return 0;
-    node = nodes_[node].fail;
-  }
-}
-
 std::string StopMatcher::Append(std::string_view piece, bool counts) {
   const int64_t index = pieces_++;
   if (match_.has_value()) return "";
@@ -95,12 +87,6 @@ std::string StopMatcher::Append(std::string_view piece, bool counts) {
     held_.erase(0, size);
   }
   return text;
-}
-
-std::string StopMatcher::Flush() {
-  emitted_ += held_.size();
-  state_ = 0;
-  return std::exchange(held_, std::string());
 }
 
 }  // namespace outrider

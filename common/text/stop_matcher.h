@@ -48,7 +48,11 @@ class StopMatcher {
   std::string Append(std::string_view piece, bool counts = true);
 
   // Ends the text and returns what was held back. Empty after a match.
-  std::string Flush();
+  std::string Flush() {
+    emitted_ += held_.size();
+    state_ = 0;
+    return std::exchange(held_, std::string());
+  }
 
   const std::optional<StopMatch>& match() const { return match_; }
 
@@ -62,7 +66,13 @@ class StopMatcher {
   };
 
   StopMatcher() = default;
-  int32_t Next(int32_t node, char byte) const;
+  int32_t Next(int32_t node, char byte) const {
+    while (true) {
+      if (const auto child = children_.find({node, byte}); child != children_.end()) return child->second;
+      if (node == 0) return 0;
+      node = nodes_[node].fail;
+    }
+  }
 
   std::vector<Node> nodes_;
   absl::flat_hash_map<std::pair<int32_t, char>, int32_t> children_;

@@ -99,11 +99,10 @@ bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
     const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
     return step.kind == NormalizeStep::Kind::kReplace && !marks_spaces;
   };
-  return std::any_of(spec.added.begin(), spec.added.end(),
-                     [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
-         std::any_of(spec.steps.begin(), spec.steps.end(),
-                     [](const SplitStep& step) { return step.remove_matches || step.remove_between; }) ||
-         std::any_of(spec.normalizer.begin(), spec.normalizer.end(), shortens) ||
+  return std::ranges::any_of(spec.added, [](const AddedToken& t) { return t.lstrip || t.rstrip; }) ||
+         std::ranges::any_of(
+             spec.steps, [](const SplitStep& step) { return step.remove_matches || step.remove_between; }) ||
+         std::ranges::any_of(spec.normalizer, shortens) ||
          (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
 }
 
@@ -115,9 +114,8 @@ size_t LongestOf(const TokenizerSpec& spec, const std::vector<std::string>& deco
   if (!spec.spelling.byte_level) {
     for (const auto& [token, id] : spec.vocab) longest = std::max(longest, token.size());
   }
-  const bool composes =
-      std::any_of(spec.normalizer.begin(), spec.normalizer.end(),
-                  [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; });
+  const bool composes = std::ranges::any_of(
+      spec.normalizer, [](const NormalizeStep& step) { return step.kind == NormalizeStep::Kind::kNfc; });
   return composes ? 3 * longest : longest;
 }
 
@@ -212,22 +210,6 @@ std::string Tokenizer::Decode(std::span<const TokenId> tokens, bool skip_special
   }
   if (spelling_.drops_leading_space && bytes.starts_with(' ')) bytes.erase(0, 1);
   return LossyUtf8(bytes);
-}
-
-std::string Tokenizer::TokenText(TokenId token) const { return LossyUtf8(TokenBytes(token)); }
-
-const std::string& Tokenizer::TokenBytes(TokenId token) const {
-  return token >= 0 && token < vocab_size() ? bytes_[token] : no_bytes_;
-}
-
-std::optional<TokenId> Tokenizer::TokenToId(std::string_view token) const {
-  const auto id = ids_.find(token);
-  if (id == ids_.end()) return std::nullopt;
-  return id->second;
-}
-
-bool Tokenizer::IsSpecial(TokenId token) const {
-  return token >= 0 && token < vocab_size() && special_[token];
 }
 
 uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids) {

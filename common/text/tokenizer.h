@@ -62,11 +62,13 @@ class Tokenizer {
   std::string Decode(std::span<const TokenId> tokens, bool skip_special_tokens) const;
 
   // TokenBytes as valid UTF-8 (LossyUtf8), to be shown. Unlike Decode it keeps a leading space.
-  std::string TokenText(TokenId token) const;
+  std::string TokenText(TokenId token) const { return LossyUtf8(TokenBytes(token)); }
 
   // The bytes of `token`, which may be a part of a character. Empty for an id without a token. The reference
   // is valid as long as the tokenizer.
-  const std::string& TokenBytes(TokenId token) const;
+  const std::string& TokenBytes(TokenId token) const {
+    return token >= 0 && token < vocab_size() ? bytes_[token] : no_bytes_;
+  }
 
   // The highest id plus 1. Some ids in [0, vocab_size()) may have no token.
   int vocab_size() const { return static_cast<int>(bytes_.size()); }
@@ -77,10 +79,14 @@ class Tokenizer {
 
   // The id of a token as the file spells it (byte-level alphabet, so " the" is "Ġthe"), added tokens
   // included.
-  std::optional<TokenId> TokenToId(std::string_view token) const;
+  std::optional<TokenId> TokenToId(std::string_view token) const {
+    const auto id = ids_.find(token);
+    if (id == ids_.end()) return std::nullopt;
+    return id->second;
+  }
 
   // Whether `token` is an added token marked special. False for ids outside the vocabulary.
-  bool IsSpecial(TokenId token) const;
+  bool IsSpecial(TokenId token) const { return token >= 0 && token < vocab_size() && special_[token]; }
 
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
   // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of

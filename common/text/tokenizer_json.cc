@@ -2,6 +2,7 @@
 #include "common/text/tokenizer_spec.h"
 
 #include <algorithm>
+#include <exception>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -17,14 +18,10 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What is wrong with the file. Does not leave this translation unit.
-struct Problem : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
+// Throws what is wrong with the file. It does not leave this translation unit.
 template <typename... Parts>
 [[noreturn]] void Fail(const Parts&... parts) {
-  throw Problem(Concat(parts...));
+  throw std::runtime_error(Concat(parts...));
 }
 
 // Beyond any real vocabulary, and small enough to allocate for.
@@ -87,8 +84,7 @@ void ReadVocab(const Field& vocab, TokenizerSpec* spec) {
   for (const auto& [token, id] : vocab.json.items()) {
     spec->vocab.emplace_back(token, Field{id, Concat(vocab.path, "[\"", token, "\"]")}.Id());
   }
-  std::sort(spec->vocab.begin(), spec->vocab.end(),
-            [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::ranges::sort(spec->vocab, [](const auto& a, const auto& b) { return a.second < b.second; });
   for (size_t i = 1; i < spec->vocab.size(); ++i) {
     const auto& [token, id] = spec->vocab[i];
     if (spec->vocab[i - 1].second == id) {
@@ -161,8 +157,7 @@ void ReadAddedTokens(const Field& added, TokenizerSpec* spec) {
     }
     spec->added.push_back(std::move(token));
   }
-  std::sort(spec->added.begin(), spec->added.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::ranges::sort(spec->added, {}, &AddedToken::id);
 }
 
 void ReadSplit(const Field& split, TokenizerSpec* spec) {
@@ -352,10 +347,8 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   const Json root = OUTRIDER_TRY(ParseJson(json));
   try {
     return Read({root, ""});
-  } catch (const Problem& problem) {
+  } catch (const std::exception& problem) {  // of Fail or Json
     return absl::InvalidArgumentError(problem.what());
-  } catch (const Json::exception& error) {
-    return absl::InvalidArgumentError(error.what());
   }
 }
 

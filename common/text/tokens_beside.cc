@@ -110,8 +110,7 @@ absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec) {
   };
   for (auto& [id, token] : ListedTokens(config, added, special)) add(token);
   for (const AddedToken& token : special) add(token);
-  std::sort(spec->added.begin(), spec->added.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.id < b.id; });
+  std::ranges::sort(spec->added, {}, &AddedToken::id);
   return absl::OkStatus();
 }
 

@@ -33,18 +33,6 @@ asio::awaitable<absl::Status> Admission::Ticket::WaitForTurn(Clock::time_point d
                          : reason_;
 }
 
-void Admission::Ticket::Run() {
-  running_ = true;
-  admission_->running_samples_ += samples_;
-  admission_->running_.insert(this);
-  changed_.Notify();
-}
-
-void Admission::Ticket::End(absl::Status reason) {
-  reason_ = std::move(reason);
-  changed_.Notify();
-}
-
 absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::string& client, int samples,
                                                                     std::function<void(absl::Status)> end) {
   if (!open_) return Draining();
@@ -66,14 +54,6 @@ absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::s
   }
   on_change_();
   return ticket;
-}
-
-void Admission::StartNext() {
-  while (Ticket* const next = queue_.Next()) {
-    if (running_samples_ + next->samples_ > limits_.max_samples) return;
-    queue_.Pop();
-    next->Run();
-  }
 }
 
 void Admission::Close() {

@@ -126,8 +126,16 @@ class Admission {
     friend class Admission;
     Ticket(Admission* admission, int samples, std::function<void(absl::Status)> end)
         : admission_(admission), samples_(samples), end_(std::move(end)), changed_(admission->executor_) {}
-    void Run();
-    void End(absl::Status reason);
+    void Run() {
+      running_ = true;
+      admission_->running_samples_ += samples_;
+      admission_->running_.insert(this);
+      changed_.Notify();
+    }
+    void End(absl::Status reason) {
+      reason_ = std::move(reason);
+      changed_.Notify();
+    }
 
     Admission* const admission_;
     const int samples_;
@@ -153,7 +161,13 @@ class Admission {
   size_t waiting() const { return queue_.size(); }
 
  private:
-  void StartNext();
+  void StartNext() {
+    while (Ticket* const next = queue_.Next()) {
+      if (running_samples_ + next->samples_ > limits_.max_samples) return;
+      queue_.Pop();
+      next->Run();
+    }
+  }
 
   const asio::any_io_executor executor_;
   const AdmissionLimits limits_;

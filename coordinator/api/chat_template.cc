@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/spec/status.h"
 #include "common/text/json.h"
 #include "coordinator/api/jinja_program.h"
 #include "jinja/lexer.h"
@@ -91,10 +92,8 @@ std::optional<std::string> TemplateOf(const Json& config) {
 absl::StatusOr<Json> MessageJson(const ChatMessage& message, bool in_parts) {
   Json json = Json::object();
   if (!message.fields.empty()) {
-    auto fields = ParseJson<Json>(message.fields);
-    if (!fields.ok()) return fields.status();
-    if (!fields->is_object()) return absl::InvalidArgumentError("fields: not a JSON object");
-    json = *std::move(fields);
+    json = OUTRIDER_TRY(ParseJson<Json>(message.fields));
+    if (!json.is_object()) return Invalid("fields: not a JSON object");
   }
   json["role"] = message.role;
   if (!in_parts) {
@@ -120,9 +119,8 @@ absl::Status CutBehind(const ChatMessage& message, RenderedChat* chat) {
   const absl::string_view words = absl::StripAsciiWhitespace(content);
   const size_t begin = chat->text.rfind(std::string(words));
   if (words.empty() || begin == std::string::npos) {
-    return absl::InvalidArgumentError(words.empty()
-                                          ? "the message to be continued has no text"
-                                          : "the template does not write the message to be continued");
+    return Invalid(words.empty() ? "the message to be continued has no text"
+                                 : "the template does not write the message to be continued");
   }
   const bool keeps_spaces = absl::StartsWith(absl::string_view(chat->text).substr(begin), content);
   const size_t end = begin + (keeps_spaces ? content : words).size();
@@ -147,16 +145,13 @@ RenderedChat Joined(const jinja::string& text) {
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
   const fs::path config_path = fs::path(folder) / kConfigFile;
   const fs::path template_path = fs::path(folder) / kTemplateFile;
-  const auto config = JsonObjectIfThere<Json>(config_path.string());
-  if (!config.ok()) return config.status();
+  const Json config = OUTRIDER_TRY(JsonObjectIfThere<Json>(config_path.string()));
   std::error_code ignored;
   const bool own_file = fs::exists(template_path, ignored);
-  std::optional<std::string> source = own_file ? ReadFile(template_path.string()) : TemplateOf(*config);
-  if (own_file && !source) {
-    return absl::InvalidArgumentError(absl::StrCat(template_path.string(), ": cannot be read, or is empty"));
-  }
+  std::optional<std::string> source = own_file ? ReadFile(template_path.string()) : TemplateOf(config);
+  if (own_file && !source) return Invalid(template_path.string(), ": cannot be read, or is empty");
   if (!source) return std::unique_ptr<const ChatTemplate>();
-  auto parsed = Parse(*std::move(source), SpecialTokens(*config));
+  auto parsed = Parse(*std::move(source), SpecialTokens(config));
   if (parsed.ok()) return parsed;
   return absl::UnimplementedError(
       absl::StrCat((own_file ? template_path : config_path).string(), ": ", parsed.status().message()));
@@ -186,11 +181,10 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
 bool ChatTemplate::Mentions(absl::string_view word) const { return absl::StrContains(source_, word); }
 
 absl::Status ChatTemplate::CheckVariables(const std::string& variables) {
-  const auto json = ParseJson<Json>(variables);
-  if (!json.ok()) return json.status();
-  if (!json->is_object()) return absl::InvalidArgumentError("not a JSON object");
+  const Json json = OUTRIDER_TRY(ParseJson<Json>(variables));
+  if (!json.is_object()) return Invalid("not a JSON object");
   for (const char* name : kOwnVariables) {
-    if (json->contains(name)) return absl::InvalidArgumentError(absl::StrCat("a variable is called ", name));
+    if (json.contains(name)) return Invalid("a variable is called ", name);
   }
   return absl::OkStatus();
 }
@@ -203,9 +197,8 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
   variables["tools"] = variables["documents"] = nullptr;
   variables["add_generation_prompt"] = !chat.continue_final_message;
   for (const ChatMessage& message : chat.messages) {
-    auto json = MessageJson(message, reads_parts_ && !message.parts.empty());
-    if (!json.ok()) return json.status();
-    variables["messages"].push_back(*std::move(json));
+    Json json = OUTRIDER_TRY(MessageJson(message, reads_parts_ && !message.parts.empty()));
+    variables["messages"].push_back(std::move(json));
   }
   // Parsed each time, in less than a millisecond: the engine changes a program while it runs.
   try {
@@ -220,12 +213,10 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
     for (const auto& [name, value] : further.items()) MarkInput(context.get_val(name));
     const jinja::value result = jinja::runtime(context).execute(program);
     RenderedChat rendered = Joined(jinja::runtime::gather_string_parts(result)->as_string());
-    if (chat.continue_final_message) {
-      if (absl::Status status = CutBehind(chat.messages.back(), &rendered); !status.ok()) return status;
-    }
+    if (chat.continue_final_message) OUTRIDER_TRY(CutBehind(chat.messages.back(), &rendered));
     return rendered;
   } catch (const std::exception& error) {
-    return absl::InvalidArgumentError(Reason(error.what()));
+    return Invalid(Reason(error.what()));
   }
 }
 

@@ -12,7 +12,6 @@
 #include "common/obs/log.h"
 #include "common/obs/version.h"
 #include "common/rpc/error.h"
-#include "common/rpc/parse_message.h"
 #include "coordinator/api/request_context.h"
 
 namespace outrider {
@@ -95,13 +94,6 @@ void GenerateCall::Start() {
                        }});
   asio::co_spawn(
       executor_, [self] { return self->Run(); }, asio::detached);
-}
-
-void GenerateCall::OnRoom() {
-  for (const auto& sample : samples_) {
-    sample->unsent = 0;
-    sample->room.Notify();
-  }
 }
 
 void GenerateCall::Interrupt(absl::Status reason) {

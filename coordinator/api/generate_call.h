@@ -229,7 +229,12 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void Spawn(Sample& sample);
   asio::awaitable<void> RunSample(Sample& sample);
   void StartSiblings();
-  void OnRoom();
+  void OnRoom() {
+    for (const auto& sample : samples_) {
+      sample->unsent = 0;
+      sample->room.Notify();
+    }
+  }
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
   // Whether the call was let in and its request could be read.
   bool begun() const { return !samples_.empty() || search_ != nullptr; }

@@ -152,16 +152,10 @@ void JinjaLimits::Bound(jinja::context* context) {
   context->set_val("range", jinja::mk_val<jinja::value_func>("range", BoundedRange));
 }
 
-void JinjaLimits::Fail(const std::string& what) {
-  throw jinja::raised_exception("the chat template does not come to an end: " + what);
-}
-
 void JinjaLimits::Spend(uint64_t work) {
   work_ += work;
   if (work_ > kMaxWork) Fail("it takes too many steps, or too much memory");
 }
-
-void JinjaLimits::SpendStep() { Spend(step_); }
 
 void JinjaLimits::Measure(const value& v, int depth) {
   if (depth > kMaxValueDepth) Fail("its values nest too deep");

@@ -28,9 +28,11 @@ class JinjaLimits {
   void Bound(jinja::context* context);
 
   // For the nodes.
-  [[noreturn]] static void Fail(const std::string& what);
+  [[noreturn]] static void Fail(const std::string& what) {
+    throw jinja::raised_exception("the chat template does not come to an end: " + what);
+  }
   void Spend(uint64_t work);
-  void SpendStep();
+  void SpendStep() { Spend(step_); }
   // Charges for a walk over the whole value. Parts that are shared count each time.
   void Measure(const jinja::value& value, int depth = 0);
   // Call before a function or filter is called. `input` may be null.

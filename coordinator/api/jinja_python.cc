@@ -195,7 +195,7 @@ value Words(const value& text) {
 bool IsLower(const value& v) {
   const std::string text = IsText(v) ? v->val_str.str() : "";
   return !IsText(v) ||
-         (IsAscii(v) && std::none_of(text.begin(), text.end(), [](char c) { return c >= 'A' && c <= 'Z'; }));
+         (IsAscii(v) && std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; }));
 }
 
 bool HasWrittenFloat(const value& v) {
@@ -217,7 +217,7 @@ value PythonTextFilter(const std::string& name, const value& text, const std::ve
   if (name == "title") {
     const std::string all = text->val_str.str();
     const auto is_word = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == ' '; };
-    if (!std::all_of(all.begin(), all.end(), is_word)) Refuse("title of other characters than letters");
+    if (!std::ranges::all_of(all, is_word)) Refuse("title of other characters than letters");
   }
   return nullptr;
 }
@@ -233,8 +233,7 @@ value PythonFilter(const std::string& name, const value& input, const std::vecto
   if (input->is_undefined() && name == "sum") Refuse("sum of what is not defined");
   if (name == "tojson" && HasWrittenFloat(input)) Refuse("tojson of such a number");
   const bool orders = name == "sort" || name == "min" || name == "max";
-  if (orders && !std::all_of(input->val_arr.begin(), input->val_arr.end(), IsLower))
-    Refuse(name + " of capital letters");
+  if (orders && !std::ranges::all_of(input->val_arr, IsLower)) Refuse(name + " of capital letters");
   if (orders && IsList(input) && input->is_immutable()) Refuse(name + " of a tuple");
   return nullptr;
 }
@@ -264,7 +263,7 @@ void CheckPythonTest(const std::string& name, const value& input, const std::vec
   if ((name == "lower" || name == "upper") && IsText(input)) {
     const std::string text = input->val_str.str();
     const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
-    if (!IsAscii(input) || std::none_of(text.begin(), text.end(), is_letter)) {
+    if (!IsAscii(input) || std::ranges::none_of(text, is_letter)) {
       Refuse("the test " + name + " of other characters than letters of ASCII");
     }
   }

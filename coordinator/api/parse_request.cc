@@ -86,8 +86,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(defaults.no_chat, ", so that there are no conversations"));
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
-  auto status = CheckRange("chat.messages", chat.messages_size(), 1, kMaxMessages);
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(CheckRange("chat.messages", chat.messages_size(), 1, kMaxMessages));
   size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size();
   for (const v1::ChatMessage& message : chat.messages()) {
     bytes += message.content().size();
@@ -100,7 +99,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                       absl::StrCat(field_bytes, " bytes"));
   }
   if (!chat.chat_template_kwargs().empty()) {
-    if (status = ChatTemplate::CheckVariables(chat.chat_template_kwargs()); !status.ok()) {
+    if (auto status = ChatTemplate::CheckVariables(chat.chat_template_kwargs()); !status.ok()) {
       return FieldError("chat.chat_template_kwargs",
                         "a JSON object without messages, tools, documents and add_generation_prompt",
                         status.message());
@@ -108,9 +107,9 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
   }
   Conversation conversation{.variables = chat.chat_template_kwargs(),
                             .continue_final_message = chat.continue_final_message()};
-  if (status = CheckBytes(bytes, tokenizer, capacity); !status.ok()) return status;
+  OUTRIDER_TRY(CheckBytes(bytes, tokenizer, capacity));
   for (const v1::ChatMessage& message : chat.messages()) {
-    if (status = CheckMessage(message); !status.ok()) return status;
+    OUTRIDER_TRY(CheckMessage(message));
     const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
     conversation.messages.push_back({is_new ? "system" : message.role(),
                                      message.content(),
@@ -124,12 +123,10 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
   }
   std::span<const AddedTokens::Range> plain = chat_text->content;
   if (defaults.control_tokens_in_chat) plain = {};
-  auto tokens =
-      Encode(chat_text->text, /*add_special_tokens=*/false, tokenizer, vocab_size, "chat.messages", plain);
-  if (tokens.ok() && tokens->empty()) {
-    return FieldError("chat.messages", "at least one token", "the template writes nothing");
-  }
-  return tokens;
+  std::vector<TokenId> tokens = OUTRIDER_TRY(
+      Encode(chat_text->text, /*add_special_tokens=*/false, tokenizer, vocab_size, "chat.messages", plain));
+  if (!tokens.empty()) return tokens;
+  return FieldError("chat.messages", "at least one token", "the template writes nothing");
 }
 
 absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& proto, const Tokenizer& tokenizer,
@@ -138,18 +135,16 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
-      if (auto status = CheckBytes(proto.text().size(), tokenizer, capacity); !status.ok()) return status;
+      OUTRIDER_TRY(CheckBytes(proto.text().size(), tokenizer, capacity));
       if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
       return Encode(proto.text(), /*add_special_tokens=*/true, tokenizer, vocab_size, "text");
-    case v1::GenerateRequest::kTokens: {
+    case v1::GenerateRequest::kTokens:
       if (proto.tokens().ids().empty()) return FieldError("tokens.ids", "at least one", "empty");
       if (static_cast<size_t>(proto.tokens().ids_size()) >= capacity) {
         return TooLong(absl::StrCat(proto.tokens().ids_size(), " tokens"), capacity);
       }
-      if (auto status = CheckTokenIds(proto.tokens().ids(), vocab_size, "tokens.ids"); !status.ok())
-        return status;
-      return std::vector<TokenId>(proto.tokens().ids().begin(), proto.tokens().ids().end());
-    }
+      OUTRIDER_TRY(CheckTokenIds(proto.tokens().ids(), vocab_size, "tokens.ids"));
+      return ToTokens(proto.tokens().ids());
     case v1::GenerateRequest::kChat:
       return ParseChat(proto.chat(), defaults, tokenizer, vocab_size, capacity);
     case v1::GenerateRequest::PROMPT_NOT_SET:
@@ -174,9 +169,8 @@ absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
 }
 
 absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) {
-  absl::Status status = CheckRange("logprobs.top", options.top(), 0, kMaxTopLogProbabilities);
-  status.Update(CheckRange("logprobs.prompt", options.prompt(), 0, kMaxTopLogProbabilities));
-  if (!status.ok()) return status;
+  OUTRIDER_TRY(CheckRange("logprobs.top", options.top(), 0, kMaxTopLogProbabilities));
+  OUTRIDER_TRY(CheckRange("logprobs.prompt", options.prompt(), 0, kMaxTopLogProbabilities));
   if (options.has_top()) request.params.set_logprobs(options.top());
   request.params.set_logprobs_before_controls(options.before_controls());
   if (options.has_prompt()) request.prompt_logprobs = static_cast<int>(options.prompt());
@@ -185,7 +179,7 @@ absl::Status ParseLogprobs(const v1::LogprobOptions& options, Request& request) 
 
 absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Request& request) {
   if (proto.has_n()) {
-    if (auto status = CheckRange("n", proto.n(), 1, max_samples); !status.ok()) return status;
+    OUTRIDER_TRY(CheckRange("n", proto.n(), 1, max_samples));
     request.samples = static_cast<int>(proto.n());
   }
   if (request.samples > 1 && !request.resumed.empty()) {
@@ -266,19 +260,16 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   const uint32_t vocab_size = target.vocab_size();
   const size_t capacity =
       std::min<size_t>(target.max_context(), static_cast<size_t>(target.kv_blocks()) * target.block_size());
-  if (auto status = CheckSizes(proto, static_cast<int>(vocab_size)); !status.ok()) return status;
-  auto prompt = ParsePrompt(proto, tokenizer, vocab_size, capacity, defaults);
-  if (!prompt.ok()) return prompt.status();
-  request.prompt = *std::move(prompt);
+  OUTRIDER_TRY(CheckSizes(proto, static_cast<int>(vocab_size)));
+  request.prompt = OUTRIDER_TRY(ParsePrompt(proto, tokenizer, vocab_size, capacity, defaults));
   if (request.prompt.size() >= capacity)
     return TooLong(absl::StrCat(request.prompt.size(), " tokens"), capacity);
-  if (auto status = CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"); !status.ok())
-    return status;
-  request.resumed.assign(proto.resume_from().begin(), proto.resume_from().end());
+  OUTRIDER_TRY(CheckTokenIds(proto.resume_from(), vocab_size, "resume_from"));
+  request.resumed = ToTokens(proto.resume_from());
 
-  if (auto status = CheckStops(proto, vocab_size); !status.ok()) return status;
+  OUTRIDER_TRY(CheckStops(proto, vocab_size));
   request.stop_strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
-  request.end_ids.assign(proto.stop().token_ids().begin(), proto.stop().token_ids().end());
+  request.end_ids = ToTokens(proto.stop().token_ids());
   if (!proto.stop().ignore_eos()) {
     request.end_ids.insert(request.end_ids.end(), target.eos_ids().begin(), target.eos_ids().end());
   }
@@ -295,15 +286,14 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   params.mutable_sampling()->MergeFrom(proto.sampling());
   for (TokenId id : request.end_ids) params.add_end_ids(static_cast<uint32_t>(id));
   constexpr uint32_t kMaxInt = std::numeric_limits<int32_t>::max();
-  absl::Status counts = CheckRange("sampling.top_k", proto.sampling().top_k(), 0, kMaxInt);
-  counts.Update(CheckRange("sampling.min_tokens", proto.sampling().min_tokens(), 0, kMaxInt));
-  if (!counts.ok()) return counts;
+  OUTRIDER_TRY(CheckRange("sampling.top_k", proto.sampling().top_k(), 0, kMaxInt));
+  OUTRIDER_TRY(CheckRange("sampling.min_tokens", proto.sampling().min_tokens(), 0, kMaxInt));
   const SamplingParams sampling = ParseSampling(params.sampling(), params.end_ids());
   if (auto status = ValidateSamplingParams(sampling, static_cast<int>(vocab_size)); !status.ok()) {
     return FieldErrorUnder("sampling", status);
   }
   params.set_seed(proto.has_seed() ? proto.seed() : FreshBits());
-  if (auto status = ParseSamples(proto, defaults.max_samples, request); !status.ok()) return status;
+  OUTRIDER_TRY(ParseSamples(proto, defaults.max_samples, request));
   params.set_prompt_length(static_cast<uint32_t>(request.prompt.size()));
   params.set_draft_top_n(proto.speculation().draft_top_n());
   params.set_rule(proto.speculation().rule() == v1::RULE_UNSPECIFIED ? defaults.rule
@@ -315,42 +305,36 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
 
   // Under the ratio rules the random numbers of a token depend on where its round began, hence on K.
   const bool repeatable = params.rule() == v1::RULE_COUPLED || sampling.temperature == 0 || !proto.has_seed();
-  if (auto status = ParseDrafter(proto.speculation(), defaults, target, repeatable, request); !status.ok()) {
-    return status;
-  }
-  if (auto status = ParseSchedule(proto.speculation(), defaults, request); !status.ok()) return status;
+  OUTRIDER_TRY(ParseDrafter(proto.speculation(), defaults, target, repeatable, request));
+  OUTRIDER_TRY(ParseSchedule(proto.speculation(), defaults, request));
   request.trace = proto.trace();
   request.echo = proto.echo();
-  if (auto status = ParseLogprobs(proto.logprobs(), request); !status.ok()) return status;
-  if (auto status = ParseInexact(proto.speculation(), params); !status.ok()) return status;
+  OUTRIDER_TRY(ParseLogprobs(proto.logprobs(), request));
+  OUTRIDER_TRY(ParseInexact(proto.speculation(), params));
   const bool is_greedy = sampling.temperature == 0;
   const TreeLimits limits{
       .target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};
-  if (auto status = ParseTree(proto.speculation(), limits, request); !status.ok()) return status;
-  if (auto status = ParseBeam(proto, defaults, target, request); !status.ok()) return status;
+  OUTRIDER_TRY(ParseTree(proto.speculation(), limits, request));
+  OUTRIDER_TRY(ParseBeam(proto, defaults, target, request));
   return request;
 }
 
 absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder) {
   v1::SamplingParams sampling;
   const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
-  const auto damaged = [&path](absl::string_view why) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", why));
-  };
-  const auto config = JsonObjectIfThere(path);
-  if (!config.ok()) return config.status();
-  if (const auto value = Number(*config, "temperature")) sampling.set_temperature(*value);
-  if (const auto value = Number(*config, "top_p")) sampling.set_top_p(*value);
-  if (const auto value = Number(*config, "min_p")) sampling.set_min_p(*value);
-  if (const auto value = Number(*config, "repetition_penalty")) sampling.set_repetition_penalty(*value);
-  if (const auto value = Number(*config, "top_k")) {
-    if (!(*value >= 0 && *value <= 1e9)) return damaged("top_k is not in [0, 1e9]");
+  const Json config = OUTRIDER_TRY(JsonObjectIfThere(path));
+  if (const auto value = Number(config, "temperature")) sampling.set_temperature(*value);
+  if (const auto value = Number(config, "top_p")) sampling.set_top_p(*value);
+  if (const auto value = Number(config, "min_p")) sampling.set_min_p(*value);
+  if (const auto value = Number(config, "repetition_penalty")) sampling.set_repetition_penalty(*value);
+  if (const auto value = Number(config, "top_k")) {
+    if (!(*value >= 0 && *value <= 1e9)) return Invalid(path, ": top_k is not in [0, 1e9]");
     sampling.set_top_k(static_cast<uint32_t>(*value));
   }
   // Nothing of it depends on the vocabulary.
   const absl::Status status =
       ValidateSamplingParams(ParseSampling(sampling, {}), std::numeric_limits<int>::max());
-  if (!status.ok()) return damaged(status.message());
+  if (!status.ok()) return Invalid(path, ": ", status.message());
   return sampling;
 }
 

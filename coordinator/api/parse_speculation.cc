@@ -104,11 +104,10 @@ constexpr int kBeamDepth = 2;
 constexpr uint32_t kWiderDraft = 3;
 
 absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
-  absl::Status status = CheckRange("beam.width", beam.width(), 1, max_width);
+  OUTRIDER_TRY(CheckRange("beam.width", beam.width(), 1, max_width));
   if (beam.has_draft_width()) {
-    status.Update(CheckRange("beam.draft_width", beam.draft_width(), beam.width(), kMaxDraftWidth));
+    OUTRIDER_TRY(CheckRange("beam.draft_width", beam.draft_width(), beam.width(), kMaxDraftWidth));
   }
-  if (!status.ok()) return status;
   if (!(std::abs(beam.length_penalty()) <= kMaxLengthPenalty)) {
     return FieldError("beam.length_penalty",
                       absl::StrCat("[-", kMaxLengthPenalty, ", ", kMaxLengthPenalty, "]"),
@@ -165,7 +164,7 @@ absl::Status CheckOthers(const v1::GenerateRequest& proto) {
         none(!speculation.tree().empty(), "speculation.tree", "empty"),
         none(speculation.has_draft_temperature(), "speculation.draft_temperature", "unset"),
         none(speculation.has_lenience() && speculation.lenience() != 1, "speculation.lenience", "1")}) {
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(status);
   }
   return CheckSampling(proto.sampling());
 }
@@ -192,15 +191,14 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) request.drafter = DefaultDrafter(defaults);
-  if (auto status = CheckDrafter(request.drafter, defaults, &target); !status.ok()) return status;
+  OUTRIDER_TRY(CheckDrafter(request.drafter, defaults, &target));
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
   request.adaptive = defaults.adaptive && repeatable && !speculation.has_draft_tokens();
   request.draft_tokens =
       request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
   if (speculation.has_draft_tokens()) {
     const uint32_t k = speculation.draft_tokens();
-    auto status = CheckRange("speculation.draft_tokens", k, 0, target.max_draft_tokens());
-    if (!status.ok()) return status;
+    OUTRIDER_TRY(CheckRange("speculation.draft_tokens", k, 0, target.max_draft_tokens()));
     request.draft_tokens = static_cast<int>(k);
   }
   if (request.drafter == v1::DRAFTER_KIND_NONE) {
@@ -271,11 +269,9 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   v1::BeamOptions beam = proto.beam();
   if (!beam.has_length_penalty()) beam.set_length_penalty(1);
   const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
-  if (absl::Status status = CheckOptions(beam, max_width); !status.ok()) return status;
-  if (absl::Status status = CheckOthers(proto); !status.ok()) return status;
-  if (absl::Status status = ReplaceProposer(proto.speculation(), defaults, request); !status.ok()) {
-    return status;
-  }
+  OUTRIDER_TRY(CheckOptions(beam, max_width));
+  OUTRIDER_TRY(CheckOthers(proto));
+  OUTRIDER_TRY(ReplaceProposer(proto.speculation(), defaults, request));
   if (request.samples > static_cast<int>(beam.width())) {
     return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
                       absl::StrCat(request.samples));

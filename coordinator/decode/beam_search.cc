@@ -1,7 +1,6 @@
 #include "coordinator/decode/beam_search.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 
 namespace outrider {
@@ -21,10 +20,6 @@ int ChildOf(const Proposal& proposal, int parent, TokenId token) {
 }
 
 }  // namespace
-
-double BeamSearch::Score(double log_probability, size_t tokens) const {
-  return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty);
-}
 
 std::vector<BeamSearch::Candidate> BeamSearch::Candidates(std::span<const CandidateRow* const> rows) const {
   std::vector<Candidate> candidates;

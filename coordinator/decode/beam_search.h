@@ -1,6 +1,7 @@
 // Beam search: which texts are followed, which are finished, and when to stop.
 #pragma once
 
+#include <cmath>
 #include <span>
 #include <utility>
 #include <vector>
@@ -61,7 +62,9 @@ class BeamSearch {
   };
 
   std::vector<Candidate> Candidates(std::span<const CandidateRow* const> rows) const;
-  double Score(double log_probability, size_t tokens) const;
+  double Score(double log_probability, size_t tokens) const {
+    return log_probability / std::pow(static_cast<double>(tokens), options_.length_penalty);
+  }
   void Finish(std::vector<TokenId> tokens, double log_probability);
   bool CanImprove() const;
 

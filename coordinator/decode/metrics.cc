@@ -209,26 +209,6 @@ v1::SpeculationTotals Metrics::Totals() const {
   return totals;
 }
 
-void Metrics::SetRequests(size_t running, size_t waiting) {
-  running_.Set(static_cast<double>(running));
-  waiting_.Set(static_cast<double>(waiting));
-}
-
-void Metrics::OnFirstToken(double seconds, size_t prompt_tokens) {
-  first_token_seconds_.Observe(seconds);
-  prompt_tokens_.Increment(static_cast<double>(prompt_tokens));
-}
-
-void Metrics::OnSearch(uint64_t rounds, int steps) {
-  searches_.Increment();
-  search_rounds_.Increment(static_cast<double>(rounds));
-  search_steps_.Increment(steps);
-}
-
-void Metrics::OnSampleEnd(const Generation::Progress& progress) {
-  if (progress.tokens > 1) per_token_seconds_.Observe(progress.decode_seconds / (progress.tokens - 1));
-}
-
 void Metrics::CountSpeed(const RoundReport& round) {
   if (round.prefill()) return;
   plain_in_a_row_ = round.speculative() ? 0 : std::min(plain_in_a_row_ + 1, round.running);

@@ -28,13 +28,25 @@ class Metrics {
 
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
-  void SetRequests(size_t running, size_t waiting);
+  void SetRequests(size_t running, size_t waiting) {
+    running_.Set(static_cast<double>(running));
+    waiting_.Set(static_cast<double>(waiting));
+  }
   // The prompt is computed: the first token came `seconds` after the request. Once a request.
-  void OnFirstToken(double seconds, size_t prompt_tokens);
+  void OnFirstToken(double seconds, size_t prompt_tokens) {
+    first_token_seconds_.Observe(seconds);
+    prompt_tokens_.Increment(static_cast<double>(prompt_tokens));
+  }
   // A sample has ended, well or not.
-  void OnSampleEnd(const Generation::Progress& progress);
+  void OnSampleEnd(const Generation::Progress& progress) {
+    if (progress.tokens > 1) per_token_seconds_.Observe(progress.decode_seconds / (progress.tokens - 1));
+  }
   // A search has ended that asked the target `rounds` times, for `steps` steps.
-  void OnSearch(uint64_t rounds, int steps);
+  void OnSearch(uint64_t rounds, int steps) {
+    searches_.Increment();
+    search_rounds_.Increment(static_cast<double>(rounds));
+    search_steps_.Increment(steps);
+  }
   // A request that was let in has ended, `seconds` after it came.
   void OnRequestTime(double seconds) { request_seconds_.Observe(seconds); }
   // Any request. `code` is "OK" or an absl status code's name.

@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; longer prefixes take several
 constexpr int kMaxFailures = 8;          // being refused this often in a row is a defect, not a loss
 
-uint32_t BytesOf(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes) {
+uint32_t BytesOf(const DraftNodes& nodes) {
   size_t bytes = 0;
   for (const v1::DraftNode& node : nodes) bytes += node.ByteSizeLong();
   return static_cast<uint32_t>(bytes);
@@ -27,19 +27,17 @@ uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
 }
 
 // Converts the target's own proposal, which was asked for as a chain or tree of that length.
-absl::StatusOr<Proposal> ParseOwnProposal(const google::protobuf::RepeatedPtrField<v1::DraftNode>& nodes,
-                                          const DraftLength& asked, v1::Rule rule, int vocab_size) {
+absl::StatusOr<Proposal> ParseOwnProposal(const DraftNodes& nodes, const DraftLength& asked, v1::Rule rule,
+                                          int vocab_size) {
   const auto error = [](absl::string_view reason, absl::string_view message) {
     return MakeError(absl::StatusCode::kInternal, reason, message);
   };
   if (nodes.empty()) return error("PROPOSAL_EMPTY", "no token");
-  const absl::StatusOr<Rule> its_rule = ParseRule(rule);
-  if (!its_rule.ok()) return its_rule.status();
-  absl::StatusOr<Proposal> proposal = ParseUnpreparedProposal(nodes, *its_rule, vocab_size);
-  if (!proposal.ok()) return proposal;
-  if (!asked.tree && !IsChain(*proposal)) return error("PROPOSAL_NO_CHAIN", "a tree in place of a chain");
+  const Rule its_rule = OUTRIDER_TRY(ParseRule(rule));
+  Proposal proposal = OUTRIDER_TRY(ParseUnpreparedProposal(nodes, its_rule, vocab_size));
+  if (!asked.tree && !IsChain(proposal)) return error("PROPOSAL_NO_CHAIN", "a tree in place of a chain");
   const int most = asked.tree ? MaxNodes(*asked.tree, asked.most) : asked.most;
-  if (Depth(*proposal) > asked.most || nodes.size() > most) {
+  if (Depth(proposal) > asked.most || nodes.size() > most) {
     return error("PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
   return proposal;
@@ -103,14 +101,10 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
 absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult& result, const Proposal& proposal) {
   TargetAnswer answer;
   if (const int candidates = generation_->request().candidates; candidates > 0) {
-    auto rows = ParseCandidates(result, proposal.size() + 1, candidates, VocabSize());
-    if (!rows.ok()) return rows.status();
-    answer.candidates = *std::move(rows);
+    answer.candidates = OUTRIDER_TRY(ParseCandidates(result, proposal.size() + 1, candidates, VocabSize()));
   } else {
-    absl::StatusOr<Verdict> verdict = ParseVerdict(result.verdict(), proposal, VocabSize());
-    if (!verdict.ok()) return verdict.status();
-    if (absl::Status status = CheckReport(proposal, *verdict, result); !status.ok()) return status;
-    answer.verdict = *std::move(verdict);
+    answer.verdict = OUTRIDER_TRY(ParseVerdict(result.verdict(), proposal, VocabSize()));
+    OUTRIDER_TRY(CheckReport(proposal, answer.verdict, result));
     answer.logprobs = std::move(*result.mutable_verdict()->mutable_logprobs());
     answer.prompt_logprobs = std::move(*result.mutable_prompt_logprobs());
   }
@@ -135,13 +129,10 @@ absl::Status TargetClient::CheckReport(const Proposal& proposal, const Verdict& 
   std::span<const TokenId> scored;
   if (generation_->WantsPromptLogprobs()) scored = std::span(generation_->tokens()).subspan(1, sent_ - 1);
   const int most = static_cast<int>(request.params.logprobs());
-  absl::Status status = CheckLogprobs(result.verdict().logprobs(), emitted, most, VocabSize());
-  status.Update(CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, VocabSize()));
-  if (result.prefix_hit() > sent_) {
-    status.Update(InvalidVerdict(
-        absl::StrCat(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache")));
-  }
-  return status;
+  OUTRIDER_TRY(CheckLogprobs(result.verdict().logprobs(), emitted, most, VocabSize()));
+  OUTRIDER_TRY(CheckLogprobs(result.prompt_logprobs(), scored, request.prompt_logprobs, VocabSize()));
+  if (result.prefix_hit() <= sent_) return absl::OkStatus();
+  return InvalidVerdict(result.prefix_hit(), " of ", sent_, " tokens found in the prefix cache");
 }
 
 TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const DraftLength& asked) const {
@@ -279,13 +270,6 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
     return absl::InternalError(absl::StrCat("the target keeps refusing: ", status.message()));
   }
   return absl::OkStatus();
-}
-
-void TargetClient::Stop() {
-  stopped_ = true;
-  wake_.Notify();
-  if (call_ != nullptr) call_->Cancel();
-  pin_.Release();
 }
 
 }  // namespace outrider

@@ -60,7 +60,12 @@ class TargetClient {
   void OnExtended(size_t n, size_t accepted) { remote_.OnVerdict(n, accepted); }
 
   // As Drafter::Stop; ends a Verify in progress.
-  void Stop();
+  void Stop() {
+    stopped_ = true;
+    wake_.Notify();
+    if (call_ != nullptr) call_->Cancel();
+    pin_.Release();
+  }
 
  private:
   // Sends the first tokens of a long sequence, so that others get their turn in between.

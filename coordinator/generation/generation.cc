@@ -49,15 +49,6 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
   return chunk;
 }
 
-void Generation::Push(TokenId token) {
-  tokens_.push_back(token);
-  hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
-}
-
-void Generation::Extend(std::span<const TokenId> tokens) {
-  for (TokenId token : tokens) Push(token);
-}
-
 bool Generation::Append(TokenId token, std::string* text) {
   Push(token);
   if (std::ranges::count(request_.end_ids, token) > 0) {
@@ -118,17 +109,6 @@ bool Generation::Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* c
   return ends;
 }
 
-void Generation::End(bool over, v1::GenerateResponse* chunk) {
-  last_token_ = Clock::now();
-  if (first_token_ == received_) first_token_ = last_token_;
-  if (over) *chunk->mutable_finish() = MakeFinish();
-}
-
-void Generation::CountAhead(bool hit) {
-  stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
-  stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
-}
-
 void Generation::AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const {
   for (int i = 0; i < std::min(emitted.size(), chunk->tokens_size()); ++i) {
     *chunk->mutable_tokens(i)->mutable_logprobs() = WithText(emitted[i]);
@@ -175,12 +155,6 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, si
   }
 }
 
-Generation::Progress Generation::progress() const {
-  return {.tokens = emitted() - static_cast<int>(request_.resumed.size()),
-          .first_token_seconds = Seconds(first_token_ - received_),
-          .decode_seconds = Seconds(last_token_ - first_token_)};
-}
-
 v1::Finish Generation::MakeFinish() const {
   v1::Finish finish;
   finish.set_reason(*ended_);
@@ -214,13 +188,5 @@ void Generation::AddText(v1::TokenLogprob* token) const {
   token->set_text(LossyUtf8(bytes));
   if (token->text() != bytes) token->set_bytes(bytes);
 }
-
-v1::PositionLogprobs Generation::WithText(v1::PositionLogprobs logprobs) const {
-  AddText(logprobs.mutable_token());
-  for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
-  return logprobs;
-}
-
-std::string Generation::Display(TokenId token) const { return tokenizer_->TokenText(token); }
 
 }  // namespace outrider

@@ -2,7 +2,6 @@
 // round of it drafts, and the report on a round that has its verdict.
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -80,14 +79,19 @@ class Generation {
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
 
   // For a search: appends tokens that may not be committed after all. Makes no text, checks for no end.
-  void Extend(std::span<const TokenId> tokens);
+  void Extend(std::span<const TokenId> tokens) {
+    for (TokenId token : tokens) Push(token);
+  }
 
   // Commits a text that a search found, `kinds` saying whose its tokens are. Returns the one chunk to send.
   v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
                                    double score, const v1::SpeculationStats& search);
 
   // Counts a round whose outcome was drafted for in advance, rightly or not. Call before Commit.
-  void CountAhead(bool hit);
+  void CountAhead(bool hit) {
+    stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
+    stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
+  }
 
   // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
@@ -112,23 +116,38 @@ class Generation {
     double first_token_seconds;  // from receipt to the first token
     double decode_seconds;       // from there to the last one
   };
-  Progress progress() const;
+  Progress progress() const {
+    return {.tokens = emitted() - static_cast<int>(request_.resumed.size()),
+            .first_token_seconds = Seconds(first_token_ - received_),
+            .decode_seconds = Seconds(last_token_ - first_token_)};
+  }
 
-  std::string Display(TokenId token) const;
+  std::string Display(TokenId token) const { return tokenizer_->TokenText(token); }
 
  private:
-  void Push(TokenId token);
+  void Push(TokenId token) {
+    tokens_.push_back(token);
+    hashes_.push_back(ExtendPrefixHash(hashes_.back(), token));
+  }
   // Appends a committed token, and the text it releases to *text. Returns whether it ends the generation.
   bool Append(TokenId token, std::string* text);
   // Does the same, and adds the token to the chunk.
   bool Emit(TokenId token, v1::TokenKind kind, v1::GenerateResponse* chunk);
-  void End(bool over, v1::GenerateResponse* chunk);
+  void End(bool over, v1::GenerateResponse* chunk) {
+    last_token_ = Clock::now();
+    if (first_token_ == received_) first_token_ = last_token_;
+    if (over) *chunk->mutable_finish() = MakeFinish();
+  }
   void CountToken(v1::TokenKind kind);
   // `standing` is the number of accepted tokens up to the end of the text.
   void CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing);
   void Echo(v1::GenerateResponse* chunk);
   void AddText(v1::TokenLogprob* token) const;
-  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const;
+  v1::PositionLogprobs WithText(v1::PositionLogprobs logprobs) const {
+    AddText(logprobs.mutable_token());
+    for (v1::TokenLogprob& token : *logprobs.mutable_top()) AddText(&token);
+    return logprobs;
+  }
   v1::Finish MakeFinish() const;
 
   const Request request_;

@@ -3,7 +3,6 @@
 #include <chrono>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 
 namespace outrider {
@@ -26,20 +25,13 @@ struct DescribeCall {
 
 }  // namespace
 
-void Completion::Hold(size_t bytes) {
-  all_held_ += bytes - held_;
-  held_ = bytes;
-}
-
 asio::awaitable<absl::StatusOr<std::vector<std::string>>> Completion::Body() {
   while (const std::optional<PromptChunk> next = co_await calls_.Next()) {
     answer_.Add(next->prompt, *next->chunk);
     Hold(answer_.bytes());
     if (held_ > kMaxBytes) {
-      co_return MakeError(
-          absl::StatusCode::kInvalidArgument, "ANSWER_TOO_LARGE",
-          absl::StrCat("the answer has more than ", kMaxBytes >> 20,
-                       " MiB; stream it, or ask for fewer prompts, choices or log-probabilities at once"));
+      co_return InvalidFor("ANSWER_TOO_LARGE", "the answer has more than ", kMaxBytes >> 20,
+                           " MiB; stream it, or ask for fewer prompts, choices or log-probabilities at once");
     }
     if (all_held_ > kMaxBytesOfAll) {
       co_return BusyError("ANSWERS_TOO_LARGE", "the answers in progress take too much memory; stream them",

@@ -95,7 +95,10 @@ class Completion {
 
  private:
   // Takes `bytes` of what all answers may hold.
-  void Hold(size_t bytes);
+  void Hold(size_t bytes) {
+    all_held_ += bytes - held_;
+    held_ = bytes;
+  }
 
   const OpenAiRequest request_;
   OpenAiAnswer answer_;

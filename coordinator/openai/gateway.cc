@@ -54,18 +54,14 @@ class Gateway::Server {
   absl::Status Start() {
     std::unique_ptr<TlsFiles> tls;
     if (!options_.cert.empty()) {
-      auto opened = TlsFiles::Open(options_.cert, options_.key, options_.client_ca);
-      if (!opened.ok()) return opened.status();
-      tls = *std::move(opened);
+      tls = OUTRIDER_TRY(TlsFiles::Open(options_.cert, options_.key, options_.client_ca));
     }
-    auto http = HttpServer::Start(
+    http_ = OUTRIDER_TRY(HttpServer::Start(
         "--http-listen", options_.listen, std::move(tls), options_.limits,
         {.check = [this](const HttpRequest& head) { return Shared(head, Check(head)); },
          .answer = [this](const HttpRequest& request) { return AnswerShared(request); },
          .refuse = [this](int status, const std::string& message,
-                          const std::string& path) { return Refuse(status, message, path); }});
-    if (!http.ok()) return http.status();
-    http_ = *std::move(http);
+                          const std::string& path) { return Refuse(status, message, path); }}));
     return absl::OkStatus();
   }
 
@@ -83,7 +79,7 @@ class Gateway::Server {
   }
 
   HttpResponse Refuse(int status, const std::string& message, const std::string& path) {
-    const absl::Status invalid = MakeError(absl::StatusCode::kInvalidArgument, "INVALID_HTTP", message);
+    const absl::Status invalid = InvalidFor("INVALID_HTTP", message);
     Count(status, invalid, RouteOf(path));
     if (status == 503) {
       return ErrorResponse(WithRetryDelay(
@@ -150,8 +146,8 @@ class Gateway::Server {
       methods.headers.emplace_back("Allow", route.methods());
       return methods;
     } else if (!route.Takes(head.method)) {
-      status = MakeError(absl::StatusCode::kInvalidArgument, "METHOD_NOT_ALLOWED",
-                         absl::StrCat(head.path, " does not answer ", head.method, " but ", route.methods()));
+      status = InvalidFor("METHOD_NOT_ALLOWED", head.path, " does not answer ", head.method, " but ",
+                          route.methods());
       refusal = ErrorResponse(status);
       refusal->status = 405;
       refusal->headers.emplace_back("Allow", route.methods());
@@ -335,7 +331,7 @@ void Gateway::Finish(absl::Duration patience) { server_->Finish(patience); }
 absl::StatusOr<std::unique_ptr<Gateway>> Gateway::Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel) {
   auto server = std::make_unique<Server>(std::move(options), channel);
-  if (absl::Status status = server->Start(); !status.ok()) return status;
+  OUTRIDER_TRY(server->Start());
   return std::unique_ptr<Gateway>(new Gateway(std::move(server)));
 }
 

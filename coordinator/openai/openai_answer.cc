@@ -277,10 +277,6 @@ std::string OpenAiLogprobs::ToJson() const {
                       R"(],"top_logprobs":[)", tops_, R"(],"text_offset":[)", offsets_, "]}");
 }
 
-void OpenAiLogprobs::Clear() {
-  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
-}
-
 HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
   const Kind kind = KindOf(status.code());
   HttpError error{.status = kind.status, .body = ""};

@@ -31,7 +31,9 @@ class OpenAiLogprobs {
 
   std::string ToJson() const;
 
-  void Clear();
+  void Clear() {
+    for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
+  }
 
  private:
   const Form form_;

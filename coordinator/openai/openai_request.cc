@@ -296,9 +296,8 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
   const double samples = request.prompts.size() * std::max(common.n(), 1u);
   const double values = samples * common.stop().max_tokens() * (common.logprobs().top() + 1.0);
   if (request.stream || values <= kMaxAnswerValues) return absl::OkStatus();
-  return MakeError(absl::StatusCode::kInvalidArgument, "ANSWER_TOO_LARGE",
-                   absl::StrCat("prompts x n x max_tokens x (logprobs + 1) is ", values, ", more than ",
-                                kMaxAnswerValues, "; stream the answer, or ask for less at once"));
+  return InvalidFor("ANSWER_TOO_LARGE", "prompts x n x max_tokens x (logprobs + 1) is ", values,
+                    ", more than ", kMaxAnswerValues, "; stream the answer, or ask for less at once");
 }
 
 }  // namespace
@@ -313,13 +312,10 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   };
   const Json json = Json::parse(body, keeps, /*allow_exceptions=*/false);
   if (values > kMaxValues) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON",
-                     absl::StrCat("the body has more than ", kMaxValues, " texts, lists and objects"));
+    return InvalidFor("INVALID_JSON", "the body has more than ", kMaxValues, " texts, lists and objects");
   }
-  if (!json.is_object()) {
-    return MakeError(absl::StatusCode::kInvalidArgument, "INVALID_JSON", "the body is not a JSON object");
-  }
-  if (absl::Status status = RefuseUnsupported(endpoint, json); !status.ok()) return status;
+  if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
+  OUTRIDER_TRY(RefuseUnsupported(endpoint, json));
   JsonFields fields(json);
   OpenAiRequest request;
   request.endpoint = endpoint;
@@ -339,8 +335,8 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
     ParseMessages(fields, &request);
     if (fields.status().ok()) ParseTemplateFields(fields, request.prompts.front().mutable_chat());
   }
-  if (!fields.status().ok()) return fields.status();
-  if (absl::Status status = CheckAnswerSize(request); !status.ok()) return status;
+  OUTRIDER_TRY(fields.status());
+  OUTRIDER_TRY(CheckAnswerSize(request));
   return request;
 }
 

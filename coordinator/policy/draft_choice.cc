@@ -23,11 +23,6 @@ constexpr int kProbeTokens = 2;
 
 }  // namespace
 
-DraftChoice::Group DraftChoice::GroupOf(const Generation& generation) {
-  const v1::SamplingParams& sampling = generation.request().params.sampling();
-  return {generation.request().drafter, sampling.has_temperature() && sampling.temperature() == 0};
-}
-
 DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead) {
   const Group group = GroupOf(generation);
   Kind& lockstep = kinds_[{group, false}];
@@ -36,14 +31,6 @@ DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead)
   const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
   if (is_new) kind->second.ahead = true;
   return kind->second;
-}
-
-bool DraftChoice::MeasuresSchedules(const Generation& generation) const {
-  return generation.request().schedule == v1::SCHEDULE_AUTO && running_ <= 1;
-}
-
-bool DraftChoice::ChoosesTree(const Generation& generation) const {
-  return generation.request().chooses_tree && running_ <= 1;
 }
 
 double DraftChoice::Seconds(const Kind& kind, double alpha, int k) const {
@@ -93,15 +80,6 @@ DraftStop DraftChoice::StopFor(const Kind& kind, double excess, double alpha, in
   const double seconds = Seconds(kind, alpha, best + 1) - Seconds(kind, alpha, best);
   stop.least = static_cast<float>(Rate(kind, alpha, best) * seconds / alpha);
   return stop;
-}
-
-DraftLength DraftChoice::Choose(const Generation& generation) {
-  return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.Room() - 1);
-}
-
-DraftLength DraftChoice::ChooseNext(const Generation& generation) {
-  // The verdict takes one token or more of the room; the proposal is then cut.
-  return ChooseWithin(generation, generation.Room() - 2);
 }
 
 DraftLength DraftChoice::ChooseWithin(const Generation& generation, int most) {

@@ -43,11 +43,15 @@ class DraftChoice {
 
   // Chooses for the next round: at most what the request allows and the answer has left, given that a round
   // emits up to K + 1 tokens. Nothing for the prompt's round, so that the first token waits for no draft.
-  DraftLength Choose(const Generation& generation);
+  DraftLength Choose(const Generation& generation) {
+    return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.Room() - 1);
+  }
 
   // Chooses for the round after the one about to be verified, where the target itself proposes. Its proposal
-  // comes with the verdict, whichever that will be.
-  DraftLength ChooseNext(const Generation& generation);
+  // comes with the verdict, whichever that will be, and is cut to the room that the verdict leaves.
+  DraftLength ChooseNext(const Generation& generation) {
+    return ChooseWithin(generation, generation.Room() - 2);
+  }
 
   // The outcomes of verifying `proposal` that are worth drafting for, the likeliest first.
   std::vector<Outcome> Outcomes(const Generation& generation, const Proposal& proposal);
@@ -72,7 +76,10 @@ class DraftChoice {
   };
   // A drafter, and whether what it drafts for is greedy.
   using Group = std::pair<v1::DrafterKind, bool>;
-  static Group GroupOf(const Generation& generation);
+  static Group GroupOf(const Generation& generation) {
+    const v1::SamplingParams& sampling = generation.request().params.sampling();
+    return {generation.request().drafter, sampling.has_temperature() && sampling.temperature() == 0};
+  }
   Kind& KindOf(const Generation& generation, bool ahead);
 
   // Chooses for a round with room for `most` drafted tokens.
@@ -86,8 +93,12 @@ class DraftChoice {
 
   // Whether both schedules, or trees beside chains, are measured: for a generation that runs alone, where the
   // request leaves it open. Several fill each other's pauses, and a tree's rows take time from them.
-  bool MeasuresSchedules(const Generation& generation) const;
-  bool ChoosesTree(const Generation& generation) const;
+  bool MeasuresSchedules(const Generation& generation) const {
+    return generation.request().schedule == v1::SCHEDULE_AUTO && running_ <= 1;
+  }
+  bool ChoosesTree(const Generation& generation) const {
+    return generation.request().chooses_tree && running_ <= 1;
+  }
 
   // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.
   double Rate(const Kind& kind, double alpha, int k) const;

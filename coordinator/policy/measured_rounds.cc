@@ -1,6 +1,5 @@
 #include "coordinator/policy/measured_rounds.h"
 
-#include <algorithm>
 #include <functional>
 
 namespace outrider {
@@ -134,11 +133,6 @@ void RoundCosts::ObserveTree(const RoundReport& round) {
   step_.Observe(round.drafted() / levels, ComputeSeconds(round.times.draft_server) / levels);
 }
 
-void RoundCosts::ObserveFailure(const RoundTimes& times) {
-  proposed_.Observe(0);
-  failed_seconds_.Observe(Seconds(times.draft));
-}
-
 void RoundCosts::AgeDraft(double proposals) {
   proposal_.Age(proposals);
   step_.Age(proposals);
@@ -158,8 +152,6 @@ double RoundCosts::Propose(int k, int running) const {
   const double sequence = PerUnit(step_, step_seconds_, draft_batch_, running);
   return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);
 }
-
-double RoundCosts::Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
 
 TreeCosts RoundCosts::tree() const {
   return {.round = Verify(0, 1) - verify_.per_unit() + draft_wire_.mean(0) + proposal_.fixed(),
@@ -198,10 +190,6 @@ void MeasuredChoice::EndTrial() {
     pause_ = std::min(2 * pause_, kLongestPause);
   }
   rounds_left_ = pause_ - 1;
-}
-
-void MeasuredChoice::Observe(bool other, double seconds, int tokens) {
-  if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
 }
 
 double TreeChoice::Stands(int depth, int rank) const {

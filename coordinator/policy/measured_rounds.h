@@ -2,6 +2,7 @@
 // between ways to make rounds by what each was measured to give.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
@@ -103,7 +104,10 @@ class RoundCosts {
   void ObserveChain(const RoundReport& round);
   void ObserveTree(const RoundReport& round);
   // Observes a round whose draft was asked and gave nothing.
-  void ObserveFailure(const RoundTimes& times);
+  void ObserveFailure(const RoundTimes& times) {
+    proposed_.Observe(0);
+    failed_seconds_.Observe(Seconds(times.draft));
+  }
   // Ages as if that many proposals had been missed.
   void AgeDraft(double proposals);
 
@@ -112,7 +116,7 @@ class RoundCosts {
   // Seconds for a proposal of k > 0 tokens, messages included.
   double Propose(int k, int running) const;
   // Seconds for asking in vain, and the share of attempts that were not in vain.
-  double Failure(int running) const;
+  double Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
   double proposed() const { return proposed_.mean(1); }
   // Alone: what a draft's first step takes beyond others, each token, and another sequence in its steps.
   double first_step() const { return proposal_.fixed(); }
@@ -140,7 +144,9 @@ class MeasuredChoice {
   // Whether the next round takes the other way.
   bool Next();
   // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
-  void Observe(bool other, double seconds, int tokens);
+  void Observe(bool other, double seconds, int tokens) {
+    if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
+  }
 
  private:
   void EndTrial();

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/rpc/error.h"
-#include "common/rpc/outbox.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/draft.grpc.pb.h"
 #include "outrider/v1/target.grpc.pb.h"
@@ -21,14 +20,12 @@ struct Rpc;
 template <>
 struct Rpc<DraftProtocol> {
   using Service = v1::Draft;
-  using Request = v1::ProposeRequest;
   static constexpr auto kPrepare = &Service::Stub::PrepareAsyncPropose;
 };
 
 template <>
 struct Rpc<TargetProtocol> {
   using Service = v1::Target;
-  using Request = v1::VerifyRequest;
   static constexpr auto kPrepare = &Service::Stub::PrepareAsyncVerify;
 };
 
@@ -75,7 +72,7 @@ class Connecting {
 template <class Protocol>
 class Channel<Protocol>::Stream {
  public:
-  using Request = typename Rpc<Protocol>::Request;
+  using Request = typename Protocol::Request;
   using Stub = typename Rpc<Protocol>::Service::Stub;
 
   static std::shared_ptr<Stream> Start(Channel& channel, Handlers handlers) {
@@ -161,18 +158,8 @@ void Channel<Protocol>::Open(Handlers handlers) {
 }
 
 template <class Protocol>
-void Channel<Protocol>::Hold() {
-  stream_->outbox().Hold();
-}
-
-template <class Protocol>
-void Channel<Protocol>::Release() {
-  stream_->outbox().Release();
-}
-
-template <class Protocol>
-void Channel<Protocol>::Post(typename Protocol::Item&& item) {
-  stream_->outbox().Post(std::move(item));
+Outbox<typename Protocol::Request>& Channel<Protocol>::outbox() {
+  return stream_->outbox();
 }
 
 template <class Protocol>

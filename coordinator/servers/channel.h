@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "common/rpc/outbox.h"
 #include "coordinator/servers/grpc_context.h"
 #include "outrider/v1/draft.pb.h"
 #include "outrider/v1/target.pb.h"
@@ -14,6 +15,7 @@
 namespace outrider {
 
 struct DraftProtocol {
+  using Request = v1::ProposeRequest;
   using Response = v1::ProposeResponse;
   using Item = v1::DraftItem;
   using Result = v1::ProposeResult;
@@ -29,6 +31,7 @@ struct DraftProtocol {
 };
 
 struct TargetProtocol {
+  using Request = v1::VerifyRequest;
   using Response = v1::VerifyResponse;
   using Item = v1::TargetItem;
   using Result = v1::VerifyResult;
@@ -58,11 +61,8 @@ class Channel {
 
   // Opens a stream. The previous one must have ended.
   void Open(Handlers handlers);
-  // Post sends an item, in one message with others that wait or that are posted before Release. Not before
-  // the first response; dropped once the stream has ended.
-  void Hold();
-  void Release();
-  void Post(typename Protocol::Item&& item);
+  // Sends items, of which it drops those that come once the stream has ended. Not before the first response.
+  Outbox<typename Protocol::Request>& outbox();
   void Cancel();
   // Without a stream: tries to connect at once, not after gRPC's growing pause, and goes on for `within`.
   void ConnectAgain(Clock::duration within);

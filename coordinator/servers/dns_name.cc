@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "common/rpc/address.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -88,8 +89,7 @@ absl::StatusOr<std::optional<DnsName>> ParseDnsName(absl::string_view address) {
   const auto named =
       slash == absl::string_view::npos ? std::nullopt : ParseHostPort(address.substr(slash + 1));
   if (!named || named->port == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kScheme, address, ": not dns:///HOST:PORT or dns://SERVER/HOST:PORT"));
+    return Invalid(kScheme, address, ": not dns:///HOST:PORT or dns://SERVER/HOST:PORT");
   }
   return DnsName{.server = std::string(address.substr(0, slash)),
                  .host = named->host,

@@ -149,15 +149,15 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   // otherwise the server would begin a step with the first of them.
   void Send(Item&& item) {
     if (!std::exchange(holding_, true)) {
-      channel_.Hold();
+      channel_.outbox().Hold();
       asio::post(executor_, [weak = this->weak_from_this()] {
         auto link = weak.lock();
         if (!link) return;
         link->holding_ = false;
-        link->channel_.Release();
+        link->channel_.outbox().Release();
       });
     }
-    channel_.Post(std::move(item));
+    channel_.outbox().Post(std::move(item));
   }
 
   absl::Status Down() const {

@@ -5,6 +5,7 @@
 #include "common/kv/prefix_hash.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -86,13 +87,12 @@ absl::StatusOr<std::unique_ptr<ServerPool<Protocol>>> ServerPool<Protocol>::Crea
   std::unique_ptr<ServerPool> pool(
       new ServerPool(context, std::move(options), std::move(check_server), std::move(on_change)));
   for (const std::string& address : pool->options_.addresses) {
-    auto dns = ParseDnsName(address);
-    if (!dns.ok()) return dns.status();
-    if (*dns) {
-      pool->names_.push_back(std::unique_ptr<Name>(new Name{**std::move(dns), Event(pool->executor_), {}}));
+    std::optional<DnsName> dns = OUTRIDER_TRY(ParseDnsName(address));
+    if (dns) {
+      pool->names_.push_back(std::unique_ptr<Name>(new Name{*std::move(dns), Event(pool->executor_), {}}));
       continue;
     }
-    if (absl::Status status = CheckServerAddress(address); !status.ok()) return status;
+    OUTRIDER_TRY(CheckServerAddress(address));
     pool->Add(address, nullptr);
   }
   return pool;
@@ -115,14 +115,6 @@ void ServerPool<Protocol>::Connect() {
     ++resolving_;
     asio::co_spawn(executor_, KeepResolving(*name), asio::detached);
   }
-}
-
-template <class Protocol>
-void ServerPool<Protocol>::Stop() {
-  stopping_ = true;
-  for (const auto& server : servers_) server->link->Stop();
-  for (const auto& name : names_) name->wake.Notify();
-  for (Event* event : waiting_) event->Notify();
 }
 
 template <class Protocol>
@@ -194,18 +186,6 @@ void ServerPool<Protocol>::UpdateInfo() {
     KeepCommonProposers(*info, &*common);
   }
   if (common) info_ = std::move(common);
-}
-
-template <class Protocol>
-void ServerPool<Protocol>::DropGone() {
-  std::erase_if(servers_, [](const auto& server) {
-    const bool is_gone = !server->is_listed && !server->link->up();
-    if (is_gone) {
-      LogInfo("left", {{"server", Protocol::kName}, {"address", server->address}});
-      server->link->Stop();
-    }
-    return is_gone;
-  });
 }
 
 template <class Protocol>

@@ -249,7 +249,12 @@ class ServerPool {
   void CheckAgain() {
     for (const auto& server : servers_) server->link->CheckAgain();
   }
-  void Stop();
+  void Stop() {
+    stopping_ = true;
+    for (const auto& server : servers_) server->link->Stop();
+    for (const auto& name : names_) name->wake.Notify();
+    for (Event* event : waiting_) event->Notify();
+  }
   bool stopped() const {
     return stopping_ && resolving_ == 0 &&
            std::ranges::all_of(servers_, [](const auto& server) { return server->link->stopped(); });
@@ -302,7 +307,16 @@ class ServerPool {
   void OnChange();
   void UpdateInfo();
   // Drops servers that are neither listed nor reached.
-  void DropGone();
+  void DropGone() {
+    std::erase_if(servers_, [](const auto& server) {
+      const bool is_gone = !server->is_listed && !server->link->up();
+      if (is_gone) {
+        LogInfo("left", {{"server", Protocol::kName}, {"address", server->address}});
+        server->link->Stop();
+      }
+      return is_gone;
+    });
+  }
   bool IsReached(const Name& name) const {
     return std::ranges::any_of(
         servers_, [&](const auto& server) { return server->name == &name.dns && server->link->up(); });

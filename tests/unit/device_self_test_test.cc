@@ -4,6 +4,7 @@
 #include <functional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "changed_model.h"
 #include "common/engine/runner_options.h"
 #include "common/engine/self_test.h"

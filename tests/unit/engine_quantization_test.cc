@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "common/engine/decoder/field_reader.h"
+
 namespace outrider {
 namespace {
 

@@ -1,6 +1,8 @@
 // What loaders of heads are tested with.
 #pragma once
 
+#include <nlohmann/json.hpp>
+
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/runner.h"

@@ -87,11 +87,6 @@ absl::Status CpuModel::AllocateMemory() {
   return absl::OkStatus();
 }
 
-std::string CpuModel::dtype() const {
-  constexpr const char* kNames[] = {"float32", "bfloat16", "int8"};  // in the order of Storage
-  return kNames[static_cast<size_t>(weights_.storage)];
-}
-
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   rows_.List(batch);
   // A layer that continues another model's states has no table.
@@ -215,15 +210,6 @@ LogitsView CpuModel::MultiplyHead(int rows) {
   multiplier_.Multiply(head, first_of_next_step, rows, normalized_.data(), logits_.data(),
                        spec_.logit_columns());
   return {logits_.floats(), rows, spec_.logit_columns()};
-}
-
-absl::StatusOr<LogitsView> CpuModel::Project(absl::Span<const float> hidden) {
-  multiplier_.ToOperands(hidden.data(), static_cast<int64_t>(hidden.size()), normalized_.data());
-  return MultiplyHead(static_cast<int>(hidden.size()) / spec_.hidden_size);
-}
-
-absl::StatusOr<std::unique_ptr<Matrix>> CpuModel::LoadMatrix(const TensorView& weights) {
-  return LoadCpuMatrix(weights, weights_.storage, kernels_, thread_pool_);
 }
 
 void CpuModel::Attend(int layer) {

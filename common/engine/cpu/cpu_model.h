@@ -40,14 +40,22 @@ class CpuModel final : public Model {
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values) override;
   bool has_hidden_states() const override { return true; }
-  absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override;
+  absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override {
+    multiplier_.ToOperands(hidden.data(), static_cast<int64_t>(hidden.size()), normalized_.data());
+    return MultiplyHead(static_cast<int>(hidden.size()) / spec_.hidden_size);
+  }
   absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override;
-  absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override;
+  absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override {
+    return LoadCpuMatrix(weights, weights_.storage, kernels_, thread_pool_);
+  }
   void Wake() override { thread_pool_.Wake(); }
 
   bool row_invariant() const override { return true; }
   bool tree_row_invariant() const override { return true; }
-  std::string dtype() const override;
+  std::string dtype() const override {
+    constexpr const char* kNames[] = {"float32", "bfloat16", "int8"};  // in the order of Storage
+    return kNames[static_cast<size_t>(weights_.storage)];
+  }
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }
   int max_positions() const override { return max_positions_; }
@@ -78,7 +86,11 @@ class CpuModel final : public Model {
   void Normalize(const float* weight, int rows);
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
-  KvLayer LayerOfCache(int layer) const;
+  KvLayer LayerOfCache(int layer) const {
+    KvLayer kv = kv_;
+    kv.base += kv.block_bytes / spec_.layers * layer;
+    return kv;
+  }
   // Show a stage to the observer, if there is one.
   void ObserveFloats(absl::string_view stage, int layer, int rows, const Buffer& from, int stride,
                      int columns, float scale = 1) const;

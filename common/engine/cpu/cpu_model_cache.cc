@@ -20,12 +20,6 @@ KvLayer LayOutKv(const DecoderConfig& spec, Storage storage, int block_size) {
   return kv;
 }
 
-KvLayer CpuModel::LayerOfCache(int layer) const {
-  KvLayer kv = kv_;
-  kv.base += kv.block_bytes / spec_.layers * layer;
-  return kv;
-}
-
 void CpuModel::CopyBlock(BlockId from, BlockId to) {
   if (from == to) return;
   std::memcpy(kv_.base + to * kv_.block_bytes, kv_.base + from * kv_.block_bytes, bytes_per_block());

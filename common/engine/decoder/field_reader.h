@@ -1,6 +1,8 @@
 // Reads fields of a model's JSON files, with errors that name the field.
 #pragma once
 
+#include <cmath>
+#include <cstdint>
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -20,24 +22,65 @@ namespace outrider {
 // missing field still yields some value: check status() before using any.
 class FieldReader {
  public:
+  using Json = nlohmann::json;
+
   // `object` must outlive the reader.
-  FieldReader(std::string path, const nlohmann::json& object) : path_(std::move(path)), object_(object) {}
+  FieldReader(std::string path, const Json& object) : path_(std::move(path)), object_(object) {}
 
   // null counts as absent, as in transformers.
   bool Has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
   // Whether the field is missing: for some fields, null is a value.
   bool IsAbsent(const char* name) const { return !object_.contains(name); }
-  const nlohmann::json& At(const char* name) const { return object_[name]; }
+  const Json& At(const char* name) const { return object_[name]; }
 
-  int Int(const char* name, int low, int high = std::numeric_limits<int>::max());
-  double Positive(const char* name);
-  bool Bool(const char* name, bool otherwise);
-  std::string String(const char* name, const char* otherwise);
+  int Int(const char* name, int low, int high = std::numeric_limits<int>::max()) {
+    if (!Has(name)) return Fail(name, "is missing"), 0;
+    const Json& value = object_[name];
+    if (!value.is_number_integer()) return Fail(name, "is not an integer: ", value.dump()), 0;
+    const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{0x7fffffffffffffff};
+    const int64_t number = fits ? value.get<int64_t>() : std::numeric_limits<int64_t>::max();
+    if (number < low || number > high) return Fail(name, "is out of range: ", value.dump()), 0;
+    return static_cast<int>(number);
+  }
+  double Positive(const char* name) {
+    if (!Has(name)) return Fail(name, "is missing"), 1;
+    const Json& value = object_[name];
+    const double number = value.is_number() ? value.get<double>() : 0;
+    if (number > 0 && std::isfinite(number)) return number;
+    return Fail(name, "is not a positive number: ", value.dump()), 1;
+  }
+  bool Bool(const char* name, bool otherwise) {
+    if (!Has(name)) return otherwise;
+    if (object_[name].is_boolean()) return object_[name].get<bool>();
+    return Fail(name, "is not true or false: ", object_[name].dump()), otherwise;
+  }
+  std::string String(const char* name, const char* otherwise) {
+    if (!Has(name)) return otherwise;
+    if (object_[name].is_string()) return object_[name].get<std::string>();
+    return Fail(name, "is not a string: ", object_[name].dump()), otherwise;
+  }
   // One id or a list of ids; empty if absent.
-  std::vector<TokenId> TokenIds(const char* name, int vocab_size);
+  std::vector<TokenId> TokenIds(const char* name, int vocab_size) {
+    std::vector<TokenId> ids;
+    if (!Has(name)) return ids;
+    const Json& value = object_[name];
+    for (const Json& id : value.is_array() ? value : Json::array({value})) {
+      if (!id.is_number_integer() || id < 0 || id >= vocab_size) {
+        return Fail(name, "is not a token id in [0, ", vocab_size, "): ", id.dump()), ids;
+      }
+      ids.push_back(id.get<TokenId>());
+    }
+    return ids;
+  }
 
   // A reader of the object in this field, which must be present. Its errors are this one's.
-  FieldReader Nested(const char* name);
+  FieldReader Nested(const char* name) {
+    if (!object_[name].is_object()) Fail(name, "is not an object");
+    FieldReader nested(path_, object_[name]);
+    nested.prefix_ = absl::StrCat(prefix_, name, ".");
+    nested.status_ = status_;
+    return nested;
+  }
   // Takes over the error of a reader of another object.
   void TakeError(const FieldReader& other) {
     if (status_->ok()) *status_ = other.status();
@@ -52,14 +95,20 @@ class FieldReader {
 
  private:
   const std::string path_;
-  const nlohmann::json& object_;
+  const Json& object_;
   std::string prefix_;  // prepended to field names in errors
   std::shared_ptr<absl::Status> status_ = std::make_shared<absl::Status>();  // with those it is nested in
 };
 
 // Fails unless the string field, if there is one, has this value.
-void RequireValue(FieldReader& fields, const char* field, const char* value);
+inline void RequireValue(FieldReader& fields, const char* field, const char* value) {
+  if (fields.String(field, value) != value) {
+    fields.Fail(field, "is not \"", value, "\": ", fields.At(field).dump());
+  }
+}
 // Fails if the field is true.
-void RefuseTrue(FieldReader& fields, const char* field, const char* why);
+inline void RefuseTrue(FieldReader& fields, const char* field, const char* why) {
+  if (fields.Bool(field, false)) fields.Fail(field, "is true: ", why);
+}
 
 }  // namespace outrider

@@ -20,12 +20,12 @@ absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model
   if (fields.status().ok() && tokens.size() < static_cast<size_t>(count)) {
     fields.Fail("tokens", "are ", tokens.size(), ", fewer than --frequent-tokens ", count);
   }
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   tokens.resize(static_cast<size_t>(count));
   std::sort(tokens.begin(), tokens.end());
   const auto twice = std::adjacent_find(tokens.begin(), tokens.end());
   if (twice != tokens.end()) fields.Fail("tokens", "has ", *twice, " twice");
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   return tokens;
 }
 
@@ -36,25 +36,16 @@ FrequentHead::FrequentHead(const TensorSource& whole, const DecoderConfig& spec,
       whole_shape_{spec.vocab_size, spec.hidden_size},
       tokens_(tokens) {}
 
-bool FrequentHead::IsCutHead(absl::string_view name, absl::Span<const int64_t> shape) const {
-  return name == head_ && shape.size() == 2 && shape[0] == static_cast<int64_t>(tokens_.size());
-}
-
 absl::StatusOr<TensorView> FrequentHead::Get(absl::string_view name, absl::Span<const int64_t> shape) const {
   if (!IsCutHead(name, shape)) return whole_.Get(name, shape);
-  absl::StatusOr<TensorView> view = whole_.Get(name, whole_shape_);
-  if (!view.ok()) return view;
-  const size_t row_bytes = static_cast<size_t>(shape[1]) * view->element_bytes();
+  const TensorView view = OUTRIDER_TRY(whole_.Get(name, whole_shape_));
+  const size_t row_bytes = static_cast<size_t>(shape[1]) * view.element_bytes();
   const std::shared_ptr<char[]> rows(new char[tokens_.size() * row_bytes]);
   for (size_t i = 0; i < tokens_.size(); ++i) {
-    std::memcpy(rows.get() + i * row_bytes, view->data + static_cast<size_t>(tokens_[i]) * row_bytes,
+    std::memcpy(rows.get() + i * row_bytes, view.data + static_cast<size_t>(tokens_[i]) * row_bytes,
                 row_bytes);
   }
-  return TensorView{view->type, {shape.begin(), shape.end()}, rows.get(), rows};
-}
-
-absl::Status FrequentHead::Check(absl::string_view name, absl::Span<const int64_t> shape) const {
-  return IsCutHead(name, shape) ? whole_.Check(name, whole_shape_) : whole_.Check(name, shape);
+  return TensorView{view.type, {shape.begin(), shape.end()}, rows.get(), rows};
 }
 
 void SpreadLogits(absl::Span<const float> logits, absl::Span<const TokenId> tokens, absl::Span<float> to) {

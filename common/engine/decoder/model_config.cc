@@ -7,6 +7,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/engine/decoder/field_reader.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 
@@ -237,13 +238,13 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
   if (!bos.empty()) config.bos_token_id = bos[0];
   config.eos_token_ids = fields.TokenIds("eos_token_id", vocab);
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
 
   const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
   nlohmann::json generation_json = OUTRIDER_TRY(JsonObjectIfThere(generation_path));
   FieldReader generation(generation_path, generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);
-  if (!generation.status().ok()) return generation.status();
+  OUTRIDER_TRY(generation.status());
   return config;
 }
 

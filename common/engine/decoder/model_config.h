@@ -8,10 +8,11 @@
 
 #include "absl/status/statusor.h"
 #include "common/engine/decoder/decoder_config.h"
-#include "common/engine/decoder/field_reader.h"
 #include "common/spec/types.h"
 
 namespace outrider {
+
+class FieldReader;
 
 // How the weights of a checkpoint are quantised. In all formats a weight is scale * (level - zero point). A
 // scale and a zero point serve `group_size` columns of a row, or the whole row if that is 0.

@@ -161,11 +161,6 @@ absl::Status Eagle::CatchUp(Drafting& drafting) {
   }
 }
 
-void Eagle::AddInput(TokenId token, const float* before) {
-  tokens_.push_back(token);
-  states_.insert(states_.end(), before, before + parts_.hidden_size);
-}
-
 absl::StatusOr<HiddenView> Eagle::Run(std::vector<SequenceRows>& batch) {
   embedded_.resize(states_.size());
   OUTRIDER_TRY(parts_.target.ReadEmbeddings(tokens_, absl::MakeSpan(embedded_)));

@@ -99,7 +99,10 @@ class Eagle final : public Proposer {
   // Computes the missing rows except the last one.
   absl::Status CatchUp(Drafting& drafting);
   // Adds the input of a token's row: `before` is the state of the token before it.
-  void AddInput(TokenId token, const float* before);
+  void AddInput(TokenId token, const float* before) {
+    tokens_.push_back(token);
+    states_.insert(states_.end(), before, before + parts_.hidden_size);
+  }
   // Runs the layer with the inputs as embeddings of the batch's rows.
   absl::StatusOr<HiddenView> Run(std::vector<SequenceRows>& batch);
   // Sets rows_ to fc of `rows`, which have as many columns as fc.

@@ -2,15 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/engine/decoder/safetensors.h"
+#include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/load.h"
 #include "common/engine/proposers/proposer.h"
@@ -29,29 +33,83 @@ struct HeadFolder {
 };
 
 // Reads the inner size, which must be even for Matrix::Multiply.
-int ReadInner(FieldReader& fields);
+inline int ReadInner(FieldReader& fields) {
+  const int inner = fields.Int("intermediate_size", 2, 1 << 24);
+  if (inner % 2 != 0) fields.Fail("intermediate_size", "is odd: ", inner);
+  return inner;
+}
 
 // Checks that the sizes that the config has are the target's.
-void CheckSizes(FieldReader& fields, const DecoderConfig& target);
+inline void CheckSizes(FieldReader& fields, const DecoderConfig& target) {
+  const std::pair<const char*, int> sizes[] = {{"hidden_size", target.hidden_size},
+                                               {"target_hidden_size", target.hidden_size},
+                                               {"vocab_size", target.vocab_size}};
+  for (const auto& [name, wanted] : sizes) {
+    if (!fields.Has(name)) continue;
+    if (const int size = fields.Int(name, 1); size != wanted && fields.status().ok()) {
+      fields.Fail(name, size, ", but the target's is ", wanted);
+    }
+  }
+}
 
 // Reads the tensors of a folder for its target. Keeps the first error, which names file and tensor; later
 // results are meaningless.
 class HeadWeights {
  public:
   // Opens the folder's files. The target's model must outlive it.
-  explicit HeadWeights(const HeadFolder& folder);
+  explicit HeadWeights(const HeadFolder& folder) : model_(folder.target.model) {
+    absl::StatusOr<SafeTensors> opened = SafeTensors::Open(folder.dir);
+    status_ = opened.status();
+    if (opened.ok()) tensors_ = *std::move(opened);
+  }
 
   bool Has(const std::string& name) const { return tensors_.Find(name) != nullptr; }
   // 0 if there is no such tensor.
-  int64_t RowsOf(const std::string& name) const;
+  int64_t RowsOf(const std::string& name) const {
+    const SafeTensors::Stored* stored = tensors_.Find(name);
+    return stored == nullptr || stored->shape.empty() ? 0 : stored->shape[0];
+  }
 
-  std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape);
+  std::vector<float> Values(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorView view = tensors_.Get(name, shape, status_);
+    return status_.ok() ? AllElements(view) : std::vector<float>();
+  }
   // The ids i + offset[i] of int64 offsets [count]; they must ascend below `vocab`.
-  std::vector<TokenId> Ids(const std::string& name, int64_t count, int vocab);
+  std::vector<TokenId> Ids(const std::string& name, int64_t count, int vocab) {
+    if (!status_.ok()) return {};
+    const absl::StatusOr<absl::string_view> bytes = tensors_.GetBytes(name, "I64", {count});
+    status_ = bytes.status();
+    if (!status_.ok()) return {};
+    const auto refuse = [&](const auto&... parts) {
+      status_ = tensors_.Refuse(name, absl::StrCat(parts...));
+      return std::vector<TokenId>();
+    };
+    if (count == 0) return refuse("names no token");
+    std::vector<TokenId> ids;
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t offset = 0;
+      std::memcpy(&offset, bytes->data() + i * 8, sizeof(offset));
+      if (offset < -i || offset >= vocab - i) {
+        return refuse("offset ", offset, " of token ", i, " leads out of [0, ", vocab, ")");
+      }
+      const TokenId id = static_cast<TokenId>(i + offset);
+      if (!ids.empty() && id <= ids.back()) {
+        return refuse("token ", i, " is ", id, ", after ", ids.back(), ": they must ascend");
+      }
+      ids.push_back(id);
+    }
+    return ids;
+  }
   std::unique_ptr<Matrix> Load(const std::string& name, int64_t n, int64_t k) {
     return Load(tensors_.Get(name, {n, k}));
   }
-  std::unique_ptr<Matrix> Load(const absl::StatusOr<TensorView>& view);
+  std::unique_ptr<Matrix> Load(const absl::StatusOr<TensorView>& view) {
+    status_.Update(view.status());
+    if (!status_.ok()) return nullptr;
+    absl::StatusOr<std::unique_ptr<Matrix>> matrix = model_.LoadMatrix(*view);
+    status_ = matrix.status();
+    return matrix.ok() ? *std::move(matrix) : nullptr;
+  }
 
   const SafeTensors& tensors() const { return tensors_; }
   const absl::Status& status() const { return status_; }

@@ -22,7 +22,7 @@ using Loaded = absl::StatusOr<std::unique_ptr<Proposer>>;
 
 Loaded LoadLayerSkip(const HeadFolder& folder) {
   const int layers = folder.fields.Int("exit_layer", 1, std::max(1, folder.target.decoder.layers - 1));
-  if (!folder.fields.status().ok()) return folder.fields.status();
+  OUTRIDER_TRY(folder.fields.status());
   return std::make_unique<LayerSkip>(folder.target.model, layers);
 }
 
@@ -31,7 +31,7 @@ Loaded LoadLayerSkip(const HeadFolder& folder) {
 Loaded LoadMedusa(const HeadFolder& folder) {
   const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
   const int layers = folder.fields.Int("medusa_num_layers", 1, kMaxHeads);
-  if (!folder.fields.status().ok()) return folder.fields.status();
+  OUTRIDER_TRY(folder.fields.status());
   HeadWeights weights(folder);
   const std::string prefix = weights.Has("medusa_head.0.0.linear.weight") ? "medusa_head." : "";
   const int hidden = folder.hidden();
@@ -48,7 +48,7 @@ Loaded LoadMedusa(const HeadFolder& folder) {
     const std::string output = absl::StrCat(name, layers, ".weight");
     if (weights.Has(output)) head.logits = weights.Load(output, folder.vocab(), hidden);
   }
-  if (!weights.status().ok()) return weights.status();
+  OUTRIDER_TRY(weights.status());
   return std::make_unique<ResidualHeads>(ProposerKind::kMedusa, folder.target.model, hidden, folder.vocab(),
                                          std::move(heads));
 }
@@ -56,7 +56,7 @@ Loaded LoadMedusa(const HeadFolder& folder) {
 Loaded LoadBlockwise(const HeadFolder& folder) {
   const int count = folder.fields.Int("num_heads", 1, kMaxHeads);
   const int inner = ReadInner(folder.fields);
-  if (!folder.fields.status().ok()) return folder.fields.status();
+  OUTRIDER_TRY(folder.fields.status());
   HeadWeights weights(folder);
   const int hidden = folder.hidden();
   std::vector<ResidualHead> heads;
@@ -67,17 +67,17 @@ Loaded LoadBlockwise(const HeadFolder& folder) {
     to.out = weights.Load(absl::StrCat(i, ".2.weight"), hidden, inner);
     to.out_bias = weights.Values(absl::StrCat(i, ".2.bias"), {hidden});
   }
-  if (!weights.status().ok()) return weights.status();
+  OUTRIDER_TRY(weights.status());
   return std::make_unique<ResidualHeads>(ProposerKind::kBlockwise, folder.target.model, hidden,
                                          folder.vocab(), std::move(heads));
 }
 
 Loaded LoadLookAhead(const HeadFolder& folder) {
   const int count = folder.fields.Int("lookahead_tokens", 1, kMaxHeads);
-  if (!folder.fields.status().ok()) return folder.fields.status();
+  OUTRIDER_TRY(folder.fields.status());
   HeadWeights weights(folder);
   std::vector<float> embeddings = weights.Values("lookahead.weight", {count, folder.hidden()});
-  if (!weights.status().ok()) return weights.status();
+  OUTRIDER_TRY(weights.status());
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
 }
 
@@ -113,7 +113,7 @@ Loaded LoadProposer(const std::string& dir, const ProposerTarget& target) {
                    target.options.model_dir, " are ", own);
   }
   CheckSizes(fields, target.decoder);
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   switch (*kind) {
     case ProposerKind::kMedusa:
       return LoadMedusa(folder);
@@ -161,8 +161,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Proposer>>> LoadProposers(const Propo
     }
     proposers.push_back(std::move(proposer));
   }
-  std::sort(proposers.begin(), proposers.end(),
-            [](const auto& a, const auto& b) { return a->kind() < b->kind(); });
+  std::ranges::sort(proposers, [](const auto& a, const auto& b) { return a->kind() < b->kind(); });
   return proposers;
 }
 

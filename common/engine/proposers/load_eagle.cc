@@ -1,6 +1,5 @@
 #include "common/engine/proposers/head_folder.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -125,7 +124,7 @@ absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig
   spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
   spec.kv_heads =
       fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
-  if (!fields.status().ok()) return fields.status();  // before it divides
+  OUTRIDER_TRY(fields.status());  // before it divides
   spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2, 1 << 12) : spec.hidden_size / spec.heads;
   spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
@@ -138,7 +137,7 @@ absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig
   spec.first_position = 1;
   if (spec.heads % spec.kv_heads != 0) fields.Fail("num_key_value_heads", "must divide num_attention_heads");
   if (spec.head_dim < 2 || spec.head_dim % 2 != 0) fields.Fail("head_dim", "must be even, at least 2");
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   return spec;
 }
 
@@ -147,9 +146,9 @@ absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig
 absl::StatusOr<DecoderConfig> ReadEagleConfig(FieldReader& fields, const DecoderConfig& target) {
   if (!fields.Has("speculators_model_type")) return ReadLayer(fields, target);
   if (!fields.Has("transformer_layer_config")) fields.Fail("transformer_layer_config", "is missing");
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   FieldReader layer = fields.Nested("transformer_layer_config");
-  if (!fields.status().ok()) return fields.status();
+  OUTRIDER_TRY(fields.status());
   if (layer.Int("num_hidden_layers", 1) != 1) layer.Fail("num_hidden_layers", "is not 1");
   CheckSizes(layer, target);
   return ReadLayer(layer, target);
@@ -159,7 +158,7 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   const ProposerTarget& target = folder.target;
   DecoderConfig spec = OUTRIDER_TRY(ReadEagleConfig(folder.fields, target.decoder));
   HeadWeights weights(folder);
-  if (!weights.status().ok()) return weights.status();
+  OUTRIDER_TRY(weights.status());
   const int64_t hidden = folder.hidden();
   const Layout layout = ReadLayout(folder.fields, weights);
   EagleParts parts{.target = target.model,
@@ -177,11 +176,11 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
     fused = static_cast<int64_t>(parts.eagle3->taps.size());
     spec.attention_input = 2 * folder.hidden();
   }
-  if (!folder.fields.status().ok()) return folder.fields.status();
+  OUTRIDER_TRY(folder.fields.status());
   parts.fuse = weights.Load(layout.fuse + "weight", hidden, fused * hidden);
   const std::string bias = layout.fuse + "bias";
   if (folder.fields.Bool("fusion_bias", weights.Has(bias))) parts.fuse_bias = weights.Values(bias, {hidden});
-  if (!weights.status().ok()) return weights.status();
+  OUTRIDER_TRY(weights.status());
   RunnerOptions options = target.options;
   options.model_dir = folder.dir;
   options.kv_blocks = target.model.kv_blocks();

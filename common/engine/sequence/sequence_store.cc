@@ -220,18 +220,6 @@ void SequenceStore::Release(const SequenceId& id) {
   }
 }
 
-void SequenceStore::Promote(const SequenceId& id, absl::Time deadline) {
-  SequenceState* entry = entries_.Find(id);
-  if (entry == nullptr || !entry->branch_) return;
-  entry->branch_ = false;
-  entry->item_.deadline = deadline;
-}
-
-void SequenceStore::Cancel(const SequenceId& id, uint64_t round) {
-  SequenceState* entry = entries_.Find(id);
-  if (entry != nullptr && entry->active_ && entry->round_ == round) Drop(*entry);
-}
-
 void SequenceStore::Drop(SequenceState& entry) {
   entry.active_ = false;
   entry.idle_since_ = absl::Now();
@@ -239,10 +227,6 @@ void SequenceStore::Drop(SequenceState& entry) {
   entry.listeners_.clear();
   DropProposal(entry);
   std::erase(active_, &entry);
-}
-
-void SequenceStore::DropProposal(SequenceState& entry) {
-  if (entry.cache_.size() > entry.committed_) entry.cache_.Truncate(entry.committed_);
 }
 
 void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
@@ -348,11 +332,6 @@ void SequenceStore::EvictCache(SequenceState& victim) {
   victim.committed_ = 0;
   victim.proposer_computed_ = 0;
   if (victim.active_) FinishForLackOfRoom(victim);
-}
-
-void SequenceStore::ExpireLeases(absl::Time now) {
-  for (const SequenceState* sequence : active_) entries_.Touch(sequence->id(), now);
-  entries_.Expire(now, options_.lease);
 }
 
 SequenceStoreCounts SequenceStore::counts() const {

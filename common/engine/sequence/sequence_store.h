@@ -70,9 +70,17 @@ class SequenceStore {
   void Release(const SequenceId& id);
   // Makes a branch an ordinary sequence. Work in progress on it has this deadline from now on. Ignored for an
   // unknown sequence or one that is no branch.
-  void Promote(const SequenceId& id, absl::Time deadline);
+  void Promote(const SequenceId& id, absl::Time deadline) {
+    SequenceState* entry = entries_.Find(id);
+    if (entry == nullptr || !entry->branch_) return;
+    entry->branch_ = false;
+    entry->item_.deadline = deadline;
+  }
   // Drops the item of that round without an answer, if it is in progress. The sequence stays.
-  void Cancel(const SequenceId& id, uint64_t round);
+  void Cancel(const SequenceId& id, uint64_t round) {
+    SequenceState* entry = entries_.Find(id);
+    if (entry != nullptr && entry->active_ && entry->round_ == round) Drop(*entry);
+  }
 
   // The sequences with work in progress, in order of arrival.
   const std::vector<SequenceState*>& active() const { return active_; }
@@ -93,7 +101,10 @@ class SequenceStore {
 
   // Frees sequences whose lease has expired. Work in progress renews the lease: such a sequence does not wait
   // for its coordinator.
-  void ExpireLeases(absl::Time now);
+  void ExpireLeases(absl::Time now) {
+    for (const SequenceState* sequence : active_) entries_.Touch(sequence->id(), now);
+    entries_.Expire(now, options_.lease);
+  }
 
   SequenceStoreCounts counts() const;
   // Aborts if block pool and sequences are inconsistent; for tests.
@@ -117,7 +128,9 @@ class SequenceStore {
   void Start(SequenceState& entry, WorkItem item, uint64_t digest);
   // Drops the item in progress without an answer, and its proposal.
   void Drop(SequenceState& entry);
-  void DropProposal(SequenceState& entry);
+  void DropProposal(SequenceState& entry) {
+    if (entry.cache_.size() > entry.committed_) entry.cache_.Truncate(entry.committed_);
+  }
   // Keeps the verdict's path of a verified proposal.
   void KeepPath(SequenceState& entry);
   // Changes the tokens with `change`, which returns moves as CachedSequence does, and carries out these

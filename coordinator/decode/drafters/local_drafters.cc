@@ -1,7 +1,5 @@
 #include "coordinator/decode/drafters/local_drafters.h"
 
-#include <algorithm>
-
 namespace outrider {
 namespace {
 
@@ -51,13 +49,6 @@ Proposal NgramDrafter::Draft(int k) {
   return PointMasses(chain, generation_->request().params.rule());
 }
 
-NgramTable::Context NgramTable::Last(std::span<const TokenId> tokens, int length) {
-  Context context;
-  context.fill(-1);
-  std::copy(tokens.end() - length, tokens.end(), context.end() - length);
-  return context;
-}
-
 void NgramTable::Append(TokenId token) {
   ++appended_;
   const int longest = std::min<int>(max_context_, static_cast<int>(history_.size()));
@@ -103,12 +94,6 @@ std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min
   return std::nullopt;
 }
 
-size_t NgramTable::size() const {
-  size_t size = 0;
-  for (const auto& [context, known] : continuations_) size += known.size();
-  return size;
-}
-
 Proposal CopyDrafter::Draft(int k) {
   const std::vector<TokenId>& committed = generation_->tokens();
   const size_t searched = std::min(committed.size(), static_cast<size_t>(options_.history));
@@ -142,14 +127,6 @@ asio::awaitable<Proposal> TargetDrafter::Take(v1::ItemTiming* timing) {
   co_return CutToDepth(std::move(held.nodes), most_);
 }
 
-void AutoDrafter::Begin(const DraftLength& length) {
-  if (length.most == 0) return second_->Begin(length);
-  length_ = length;
-  proposed_at_ = generation_->size();
-  last_ = first_.get();
-  first_->Begin(length);
-}
-
 asio::awaitable<Proposal> AutoDrafter::Take(v1::ItemTiming* timing) {
   v1::ItemTiming spent = std::exchange(unused_, {});
   Proposal proposal = co_await first_->Take(timing);
@@ -162,17 +139,6 @@ asio::awaitable<Proposal> AutoDrafter::Take(v1::ItemTiming* timing) {
   last_ = second_.get();
   second_->Begin(length_);
   co_return co_await second_->Take(timing);
-}
-
-void AutoDrafter::OnVerdict(size_t n, const Verdict& verdict) {
-  const bool was_asked = last_ != nullptr && n == proposed_at_;
-  first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
-  if (was_asked) last_->OnVerdict(n, verdict);
-}
-
-void AutoDrafter::OnProposal(size_t n, TargetProposal proposal) {
-  unused_ = proposal.timing;
-  second_->OnProposal(n, std::move(proposal));
 }
 
 }  // namespace outrider

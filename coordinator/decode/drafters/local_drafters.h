@@ -1,6 +1,7 @@
 // Drafters that need only committed tokens, or leave the work to others: the target, or two in turn.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <deque>
@@ -63,7 +64,11 @@ class NgramTable {
   std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
 
   // The number of counted pairs of context and continuation.
-  size_t size() const;
+  size_t size() const {
+    size_t size = 0;
+    for (const auto& [context, known] : continuations_) size += known.size();
+    return size;
+  }
 
  private:
   using Context = std::array<TokenId, kMaxContext>;  // shorter ones begin with -1
@@ -73,7 +78,12 @@ class NgramTable {
     uint64_t last = 0;  // when it was last counted
   };
 
-  static Context Last(std::span<const TokenId> tokens, int length);
+  static Context Last(std::span<const TokenId> tokens, int length) {
+    Context context;
+    context.fill(-1);
+    std::copy(tokens.end() - length, tokens.end(), context.end() - length);
+    return context;
+  }
   void Count(const Context& context, TokenId token);
   void Uncount(const Context& context, TokenId token);
   void ForgetOldest();
@@ -166,17 +176,30 @@ class AutoDrafter final : public Drafter {
       : Drafter(generation), first_(std::move(first)), second_(std::move(second)) {}
 
   // Always asks the first drafter first. If nothing is wanted, only the second has something to do.
-  void Begin(const DraftLength& length) override;
+  void Begin(const DraftLength& length) override {
+    if (length.most == 0) return second_->Begin(length);
+    length_ = length;
+    proposed_at_ = generation_->size();
+    last_ = first_.get();
+    first_->Begin(length);
+  }
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   // Each drafter hears of its own proposals only.
   void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
     last_->RunAhead(proposal, outcomes);
   }
-  void OnVerdict(size_t n, const Verdict& verdict) override;
+  void OnVerdict(size_t n, const Verdict& verdict) override {
+    const bool was_asked = last_ != nullptr && n == proposed_at_;
+    first_was_right_ = was_asked && last_ == first_.get() && verdict.path.size() == proposed_;
+    if (was_asked) last_->OnVerdict(n, verdict);
+  }
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
   // Only the second may be the target.
-  void OnProposal(size_t n, TargetProposal proposal) override;
+  void OnProposal(size_t n, TargetProposal proposal) override {
+    unused_ = proposal.timing;
+    second_->OnProposal(n, std::move(proposal));
+  }
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftStatus status() const override { return last_ == nullptr ? DraftStatus::kUsable : last_->status(); }

@@ -144,15 +144,6 @@ void Branches::Drop() {
   branches_.clear();
 }
 
-void ModelDrafter::Begin(const DraftLength& length) {
-  wanted_ = length;
-  attempts_ = 0;
-  status_ = DraftStatus::kUsable;
-  ahead_ = {};
-  // Until an item that is in flight is answered, nobody knows what the draft holds.
-  if (!in_flight_) Send();
-}
-
 bool ModelDrafter::Send() {
   // None of these is the draft's failure: only this sequence is not drafted for.
   if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
@@ -250,12 +241,6 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
   co_return Proposal();
 }
 
-void ModelDrafter::RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) {
-  if (stopped_ || !may_run_ahead_ || in_flight_ || losses_.suspect()) return;
-  const std::shared_ptr<DraftLink>& link = pin_.server()->link;
-  if (link->up()) branches_.Begin(link, pin_.sequence_id(), remote_, *generation_, proposal, outcomes);
-}
-
 void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
   remote_.OnVerdict(n, verdict.path.size());
   if (branches_.size() == 0) return;
@@ -295,17 +280,15 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
   if (result.nodes().empty()) {
     return MakeError(absl::StatusCode::kDeadlineExceeded, "PROPOSAL_EMPTY", "no token in time");
   }
-  const absl::StatusOr<Rule> rule = ParseRule(generation_->request().params.rule());
-  if (!rule.ok()) return rule.status();
-  auto proposal = ParseUnpreparedProposal(result.nodes(), *rule, vocab_);
-  if (!proposal.ok()) return proposal;
-  if (Depth(*proposal) > item.k || result.nodes_size() > item.nodes) {
+  const Rule rule = OUTRIDER_TRY(ParseRule(generation_->request().params.rule()));
+  Proposal proposal = OUTRIDER_TRY(ParseUnpreparedProposal(result.nodes(), rule, vocab_));
+  if (Depth(proposal) > item.k || result.nodes_size() > item.nodes) {
     return MakeError(absl::StatusCode::kInternal, "PROPOSAL_TOO_LONG", "more tokens than were asked for");
   }
   const bool has_alternatives = result.alternatives_size() == result.nodes_size();
   const bool has_confidence = result.confidence_size() == result.nodes_size();
   for (int i = 0; i < result.nodes_size(); ++i) {
-    ProposalNode& node = (*proposal)[i];
+    ProposalNode& node = proposal[i];
     if (has_confidence) node.confidence = result.confidence(i);
     if (!has_alternatives) continue;
     for (const uint32_t id : result.alternatives(i).ids()) {
@@ -347,13 +330,6 @@ bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answ
   }
   if (remedy == Remedy::kWait) not_before_ = now + full_pause_.Next(RetryAfter(answer.status));
   return remedy == Remedy::kResend;
-}
-
-void ModelDrafter::Stop() {
-  stopped_ = true;
-  if (in_flight_) in_flight_->call->Cancel();
-  branches_.Drop();
-  pin_.Release();
 }
 
 bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update) {

@@ -76,14 +76,30 @@ class ModelDrafter final : public Drafter {
         vocab_(vocab),
         remote_(std::move(fork)) {}
 
-  void Begin(const DraftLength& length) override;
+  void Begin(const DraftLength& length) override {
+    wanted_ = length;
+    attempts_ = 0;
+    status_ = DraftStatus::kUsable;
+    ahead_ = {};
+    // Until an item that is in flight is answered, nobody knows what the draft holds.
+    if (!in_flight_) Send();
+  }
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
-  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override;
+  void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
+    if (stopped_ || !may_run_ahead_ || in_flight_ || losses_.suspect()) return;
+    const std::shared_ptr<DraftLink>& link = pin_.server()->link;
+    if (link->up()) branches_.Begin(link, pin_.sequence_id(), remote_, *generation_, proposal, outcomes);
+  }
   void OnVerdict(size_t n, const Verdict& verdict) override;
   AheadReport ahead() const override { return ahead_; }
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_MODEL; }
   DraftStatus status() const override { return status_; }
-  void Stop() override;
+  void Stop() override {
+    stopped_ = true;
+    if (in_flight_) in_flight_->call->Cancel();
+    branches_.Drop();
+    pin_.Release();
+  }
 
  private:
   // An item whose answer has not been taken.

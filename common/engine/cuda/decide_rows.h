@@ -72,6 +72,7 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
     result.token = ProposeToken(draft, input.coupled != 0, position, noise);
     if (head_tokens != nullptr) {
       result.token = head_tokens[result.token];
+      team.Sync();  // the last thread has read the id that it drew
       const int count = result.form == QForm::kSparse ? result.count : 0;
       for (int i = team.rank(); i < count; i += team.size()) q_ids[i] = head_tokens[q_ids[i]];
     }

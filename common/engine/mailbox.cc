@@ -27,7 +27,7 @@ void Mailbox::Put(std::function<void(SequenceStore& store)> command) {
   {
     std::lock_guard lock(mutex_);
     if (commands_.size() >= 2 * max_items_) return;
-    commands_.push_back(std::move(command));
+    commands_.emplace_back(std::move(command));
   }
   WakeTaker();
 }

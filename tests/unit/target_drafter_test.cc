@@ -358,7 +358,7 @@ TEST_F(OwnProposalTest, WhatAProposalTookCountsInTheRoundThatVerifiesIt) {
   std::vector<v1::GenerateResponse> chunks;
   ASSERT_TRUE(Generate(std::move(request), &chunks).ok());
   ASSERT_THAT(chunks, SizeIs(3));
-  EXPECT_EQ(chunks[0].trace().draft_us(), 0u);
+  EXPECT_EQ(chunks[0].trace().draft_compute_us(), 0u);
   EXPECT_EQ(chunks[0].trace().verify_compute_us(), 150u);
   for (const int round : {1, 2}) {
     const v1::RoundTrace& trace = chunks[static_cast<size_t>(round)].trace();

@@ -103,7 +103,7 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
   if (spec.outer_norms) {
     weights.final_norm = loader.Norm(tensors.final_norm);
     weights.head = spec.tie_word_embeddings && spec.head_tokens.empty() ? loader.Tied(weights.embedding)
-                                                                   : loader.Outputs(tensors.head.parts);
+                                                                        : loader.Outputs(tensors.head.parts);
   }
   if (!loader.status().ok()) return loader.status();
   weights.bytes = loader.bytes();

@@ -50,7 +50,9 @@ if(OUTRIDER_CUDA)
     SOURCES
       ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/emulation/emulated_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/emulation/emulated_model.h
+      ${CMAKE_CURRENT_LIST_DIR}/emulation/graphs_test.cc
+      ${CMAKE_CURRENT_LIST_DIR}/emulation/products_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
       ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc

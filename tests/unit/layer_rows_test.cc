@@ -115,8 +115,13 @@ class Host {
     ForRows(rows, [&](const HostRowTeam& team, int row) { cuda::QuantizeRow(team, row, x, out, columns); });
   }
   void SiluMul(const cuda::Product& gate_up, const cuda::OperandRows& out, int rows, int columns) const {
-    ForRows(rows,
-            [&](const HostRowTeam& team, int row) { cuda::SiluMulRow(team, row, gate_up, out, columns); });
+    ForRows(rows, [&](const HostRowTeam& team, int row) {
+      if (out.row_scales == nullptr) {
+        cuda::SiluMulBFloat16Row(team, row, gate_up, out, columns);
+      } else {
+        cuda::SiluMulRow(team, row, gate_up, out, columns);
+      }
+    });
   }
   void Scale(const cuda::Product& product, float* y, int rows, int columns) const {
     ForRows(rows, [&](const HostRowTeam& team, int row) { cuda::ScaleRow(team, row, product, y, columns); });

@@ -205,7 +205,13 @@ void LaunchQuantize(const __nv_bfloat16* x, const OperandRows& out, int rows, in
 void LaunchSiluMul(const Product& gate_up, const OperandRows& out, int rows, int columns,
                    cudaStream_t stream) {
   Enqueue(stream, [=] {
-    for (int r = 0; r < rows; ++r) SiluMulRow(OneThread(), r, gate_up, out, columns);
+    for (int r = 0; r < rows; ++r) {
+      if (out.row_scales == nullptr) {
+        SiluMulBFloat16Row(OneThread(), r, gate_up, out, columns);
+      } else {
+        SiluMulRow(OneThread(), r, gate_up, out, columns);
+      }
+    }
   });
 }
 

@@ -14,7 +14,17 @@ using outrider::testing::kDefaultStream;
 
 constexpr double kLogarithms = 1e-12;
 constexpr int kSizes[] = {1, 2, 17, 256, 257, 1000, 1025, 5003, 32000, 128256};
-constexpr int kRows = 48;
+// Few rows have a cluster of blocks each, many a block or two.
+constexpr int kRows[] = {48, 6};
+
+// Each of kSizes with each of the counts.
+std::vector<std::pair<int, int>> SizesAnd(std::span<const int> counts) {
+  std::vector<std::pair<int, int>> both;
+  for (const int size : kSizes) {
+    for (const int count : counts) both.emplace_back(size, count);
+  }
+  return both;
+}
 
 using Rows = std::vector<std::vector<float>>;
 
@@ -42,22 +52,22 @@ Shaped Shape(const Rows& logits, const std::vector<ShapeParams>& params) {
 
 TEST(DecideKernels, RowsAreShapedAsControlsDo) {
   Generator random(1);
-  for (const int vocab : kSizes) {
+  for (const auto& [vocab, row_count] : SizesAnd(kRows)) {
     Rows logits;
     std::vector<SamplingParams> sampling;
     std::vector<ShapeParams> params;
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < row_count; ++r) {
       logits.push_back(RandomLogits(random, vocab));
       sampling.push_back(RandomControls(random, vocab));
       params.push_back(ToShapeParams(sampling.back(), /*entropy=*/true));
     }
-    logits[7][static_cast<size_t>(vocab / 2)] = std::numeric_limits<float>::quiet_NaN();
-    params[9].active = 0;
+    logits[4][static_cast<size_t>(vocab / 2)] = std::numeric_limits<float>::quiet_NaN();
+    params[5].active = 0;
     const Shaped shaped = Shape(logits, params);
     const std::vector<float> weights = shaped.weights.Read();
     const std::vector<ShapedRow> rows = shaped.rows.Read();
     int elsewhere = 0;
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < row_count; ++r) {
       SCOPED_TRACE(::testing::Message()
                    << "vocab " << vocab << ", row " << r << ", temperature " << sampling[r].temperature
                    << ", top_k " << sampling[r].top_k << ", top_p " << sampling[r].top_p << ", min_p "
@@ -76,14 +86,14 @@ TEST(DecideKernels, RowsAreShapedAsControlsDo) {
 
 TEST(DecideKernels, TokensAreProposedAsTheHostDoes) {
   Generator random(2);
-  for (const int vocab : kSizes) {
+  for (const auto& [vocab, row_count] : SizesAnd(kRows)) {
     if (vocab == 1) continue;  // from which nothing is truncated
     for (const int step : {0, 3}) {
       Rows logits;
       std::vector<ShapeParams> params;
       std::vector<ProposeInput> inputs;
       std::vector<ProposalNode> expected;
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < row_count; ++r) {
         logits.push_back(RandomLogits(random, vocab));
         const SamplingParams sampling = Sampling(OneOf(random, {0.0, 0.6, 1.0, 1.5}),
                                                  OneOf(random, {0, 0, 5, 50}), 1, OneOf(random, {0.0, 0.05}));
@@ -103,16 +113,16 @@ TEST(DecideKernels, TokensAreProposedAsTheHostDoes) {
       const Shaped shaped = Shape(logits, params);
       const DeviceArray<ProposeInput> wanted(inputs);
       const DeviceArray<ProposeOutput> outputs(
-          std::vector<ProposeOutput>(kRows, {1, -7, QForm::kAbsent, 0, 1}));
-      const DeviceArray<int32_t> ids(size_t{kRows} * kMaxTopN), next(std::vector<int32_t>(kRows, -7));
-      const DeviceArray<float> q_weights(size_t{kRows} * kMaxTopN);
-      Expect(LaunchPropose(shaped.weights.data(), vocab, kRows, shaped.rows.data(), wanted.data(), step,
+          std::vector<ProposeOutput>(row_count, {1, -7, QForm::kAbsent, 0, 1}));
+      const DeviceArray<int32_t> ids(logits.size() * kMaxTopN), next(std::vector<int32_t>(row_count, -7));
+      const DeviceArray<float> q_weights(logits.size() * kMaxTopN);
+      Expect(LaunchPropose(shaped.weights.data(), vocab, row_count, shaped.rows.data(), wanted.data(), step,
                            outputs.data(), ids.data(), q_weights.data(), next.data(),
                            /*head_tokens=*/nullptr, kDefaultStream));
       const std::vector<ProposeOutput> found = outputs.Read();
       const std::vector<int32_t> found_ids = ids.Read(), found_next = next.Read();
       const std::vector<float> found_weights = q_weights.Read();
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < row_count; ++r) {
         EXPECT_EQ(found_next[r], found[r].token);
         if (r == 5) {
           EXPECT_EQ(found[r].token, -7);
@@ -159,12 +169,13 @@ struct VerifyBatch {
 TEST(DecideKernels, DraftsAreJudgedAsTheHostDoes) {
   Generator random(3);
   int kinds[3] = {};
-  for (const int vocab : kSizes) {
+  constexpr int kSequences[] = {24, 1, 1, 1, 1, 1, 1};
+  for (const auto& [vocab, sequences] : SizesAnd(kSequences)) {
     if (vocab == 1) continue;
     std::vector<Case> cases;
-    for (int s = 0; s < 24; ++s) cases.push_back(RandomCase(random, vocab));
+    for (int s = 0; s < sequences; ++s) cases.push_back(RandomCase(random, vocab));
     VerifyBatch batch(cases);
-    batch.inputs[3].active = 0;
+    if (sequences > 3) batch.inputs[3].active = 0;
     const Shaped shaped = Shape(batch.logits, batch.params);
     const DeviceArray<VerifyInput> inputs(batch.inputs);
     const DeviceArray<DraftedToken> drafted(batch.drafted);

@@ -19,9 +19,9 @@ constexpr int kSizes[] = {2, 5, 16, 31, 256, 257, 1000, 2049, 4100};
 
 // The result of thread 0 of a team.
 template <class T, class Work>
-T FromTeam(int threads, const Work& work) {
+T FromTeam(TeamSize size, const Work& work) {
   T result{};
-  OnTeam(threads, [&](HostTeam& team) {
+  OnTeam(size, [&](HostTeam& team) {
     const T mine = work(team);
     if (team.rank() == 0) result = mine;
   });
@@ -158,9 +158,9 @@ TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 1, 3, 40})));
     const RandomKey key{random(), random() % 5};
     const uint64_t position = random() % 10000;
-    const int threads = i % 200 == 0 ? 32 : i % 40 == 0 ? 7 : 1;
+    const TeamSize size = i % 200 == 0 ? TeamSize(4, 8) : i % 40 == 0 ? 7 : 1;
     const int token = FromTeam<int>(
-        threads, [&](HostTeam& team) { return RaceRow(team, p.weights.data(), vocab, key, position); });
+        size, [&](HostTeam& team) { return RaceRow(team, p.weights.data(), vocab, key, position); });
     EXPECT_EQ(token, Race(p.row, key, position));
   }
 }
@@ -172,10 +172,10 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 0, 3, 40, 200})));
     const int top_n = 1 + Pick(random, std::min(vocab - 1, kMaxTopN));
     const Distribution expected = TruncateTopN(p.row, top_n);
-    const int threads = i % 300 == 0 ? 32 : i % 75 == 0 ? 7 : 1;
+    const TeamSize size = i % 300 == 0 ? 32 : i % 300 == 75 ? TeamSize(5, 3) : i % 75 == 0 ? 7 : 1;
     std::vector<int32_t> ids(kMaxTopN);
     std::vector<float> weights(kMaxTopN);
-    const int count = FromTeam<int>(threads, [&](HostTeam& team) {
+    const int count = FromTeam<int>(size, [&](HostTeam& team) {
       return TruncateTopN(team, p.weights.data(), vocab, top_n, ids.data(), weights.data());
     });
     ids.resize(count);
@@ -187,7 +187,7 @@ TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
 
 // Proposals on the device, over the device's own rows, against those on the host. `round_shift` makes the
 // device use another round's noise. Returns how many differ.
-int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shift) {
+int DifferentProposals(TeamSize size, int rows, uint64_t seed, uint64_t round_shift) {
   Generator random(seed);
   int different = 0;
   for (int i = 0; i < rows; ++i) {
@@ -200,7 +200,7 @@ int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shif
     const uint64_t round_start = random() % 5000;
     const int step = Pick(random, 5);
     std::vector<float> weights = RandomLogits(random, vocab);
-    const DeviceRow device = ShapeOnTeam(threads, weights, params);
+    const DeviceRow device = ShapeOnTeam(size, weights, params);
     absl::StatusOr<Controls> controls = Controls::Create(params, 0, vocab);
     const WeightRow row = *controls->Apply({}, weights);
 
@@ -208,7 +208,7 @@ int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shif
     ProposeOutput output;
     std::vector<int32_t> ids(kMaxTopN);
     std::vector<float> q_weights(kMaxTopN);
-    OnTeam(threads, [&](HostTeam& team) {
+    OnTeam(size, [&](HostTeam& team) {
       ProposeRow(team, device.weights.data(), vocab, device.shaped, input, step, &output, ids.data(),
                  q_weights.data(), /*head_tokens=*/nullptr);
     });
@@ -225,6 +225,10 @@ int DifferentProposals(int threads, int rows, uint64_t seed, uint64_t round_shif
 TEST(DevicePropose, OneThreadDraftsAsTheHostDoes) { EXPECT_EQ(DifferentProposals(1, 4000, 6, 0), 0); }
 TEST(DevicePropose, SevenThreadsDraftAsTheHostDoes) { EXPECT_EQ(DifferentProposals(7, 40, 7, 0), 0); }
 TEST(DevicePropose, ThirtyTwoThreadsDraftAsTheHostDoes) { EXPECT_EQ(DifferentProposals(32, 12, 8, 0), 0); }
+TEST(DevicePropose, GroupsOfThreadsDraftAsTheHostDoes) {
+  EXPECT_EQ(DifferentProposals({3, 2}, 40, 10, 0), 0);
+  EXPECT_EQ(DifferentProposals({4, 8}, 12, 11, 0), 0);
+}
 TEST(DevicePropose, TheNoiseOfAnotherRoundIsNoticed) { EXPECT_GT(DifferentProposals(1, 500, 9, 1), 50); }
 
 // The columns of a head that was cut to every third token.

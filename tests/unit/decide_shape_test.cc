@@ -13,12 +13,12 @@ namespace {
 
 constexpr int kSizes[] = {1, 2, 3, 15, 16, 17, 64, 255, 256, 257, 1000, 1024, 1025, 2100, 4096, 5003};
 
-bool ExpectShapedOnTeam(int threads, const std::vector<float>& logits, const SamplingParams& params) {
-  return ExpectShapedAsControlsDo(ShapeOnTeam(threads, logits, params), logits, params);
+bool ExpectShapedOnTeam(TeamSize size, const std::vector<float>& logits, const SamplingParams& params) {
+  return ExpectShapedAsControlsDo(ShapeOnTeam(size, logits, params), logits, params);
 }
 
 // The number of rows where top_p cut elsewhere.
-int ShapeRandomRows(int threads, int rows, uint64_t seed) {
+int ShapeRandomRows(TeamSize size, int rows, uint64_t seed) {
   Generator random(seed);
   int elsewhere = 0;
   for (int i = 0; i < rows && !testing::Test::HasFailure(); ++i) {
@@ -28,7 +28,7 @@ int ShapeRandomRows(int threads, int rows, uint64_t seed) {
     SCOPED_TRACE(testing::Message() << "row " << i << ", vocab " << vocab << ", temperature "
                                     << params.temperature << ", top_k " << params.top_k << ", top_p "
                                     << params.top_p << ", min_p " << params.min_p);
-    if (!ExpectShapedOnTeam(threads, logits, params)) continue;
+    if (!ExpectShapedOnTeam(size, logits, params)) continue;
     EXPECT_GT(params.top_p, 0.9999999);  // else the bound is too small for rows like these
     ++elsewhere;
   }
@@ -43,13 +43,18 @@ TEST(DeviceShape, OneThreadHasTheBitsOfControls) {
 
 TEST(DeviceShape, SevenThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(7, SomeOf(100), 2), 2); }
 TEST(DeviceShape, ThirtyTwoThreadsHaveTheBitsOfControls) { EXPECT_LE(ShapeRandomRows(32, 25, 3), 2); }
+TEST(DeviceShape, GroupsOfThreadsHaveTheBitsOfControls) {
+  EXPECT_LE(ShapeRandomRows({3, 2}, SomeOf(100), 9), 2);
+  EXPECT_LE(ShapeRandomRows({4, 8}, 25, 10), 2);
+}
 
 // With at least as many threads as tokens to keep, the largest token of each thread bounds the search.
 TEST(DeviceShape, FewTokensOfALongRowAreFoundByManyThreads) {
   Generator random(8);
   for (int i = 0; i < 60; ++i) {
     const std::vector<float> logits = RandomLogits(random, 1025 + Pick(random, 2000));
-    EXPECT_FALSE(ExpectShapedOnTeam(7, logits, Sampling(1, 1 + Pick(random, 7))));
+    const TeamSize size = i % 2 == 0 ? TeamSize(7) : TeamSize(7, 3);
+    EXPECT_FALSE(ExpectShapedOnTeam(size, logits, Sampling(1, 1 + Pick(random, 7))));
   }
 }
 
@@ -59,7 +64,9 @@ TEST(DeviceShape, RowsLongerThanTheSumsThatAreHeldAtATime) {
   std::vector<float> logits(kChunkBlocks * kSumBlock + 1000);
   for (float& logit : logits) logit = normal(random);
   for (const double top_p : {1.0, 0.9}) {
-    EXPECT_FALSE(ExpectShapedOnTeam(4, logits, Sampling(1, top_p < 1 ? 40 : 0, top_p)));
+    for (const TeamSize size : {TeamSize(4), TeamSize(2, 3)}) {
+      EXPECT_FALSE(ExpectShapedOnTeam(size, logits, Sampling(1, top_p < 1 ? 40 : 0, top_p)));
+    }
   }
 }
 
@@ -72,7 +79,7 @@ TEST(DeviceShape, ALogitThatIsNotFiniteIsFound) {
       std::vector<float> logits = RandomLogits(random, vocab);
       logits[Pick(random, vocab)] = bad;
       for (const double temperature : {0.0, 1.0}) {
-        EXPECT_EQ(ShapeOnTeam(3, logits, Sampling(temperature, 5)).shaped.finite, 0);
+        EXPECT_EQ(ShapeOnTeam({3, 2}, logits, Sampling(temperature, 5)).shaped.finite, 0);
       }
     }
   }
@@ -80,16 +87,16 @@ TEST(DeviceShape, ALogitThatIsNotFiniteIsFound) {
 
 TEST(DeviceShape, TiesAtTheCutsGoToTheLowestIds) {
   const std::vector<float> logits(3000, 1.5f);
-  for (const int threads : {1, 7, 32}) {
-    DeviceRow row = ShapeOnTeam(threads, logits, Sampling(1, 20));
+  for (const TeamSize size : {TeamSize(1), TeamSize(7), TeamSize(32), TeamSize(3, 4)}) {
+    DeviceRow row = ShapeOnTeam(size, logits, Sampling(1, 20));
     EXPECT_EQ(row.shaped.total, 20);
     EXPECT_EQ(row.weights[19], 1);
     EXPECT_EQ(row.weights[20], 0);
-    row = ShapeOnTeam(threads, logits, Sampling(1, 0, 0.5));
+    row = ShapeOnTeam(size, logits, Sampling(1, 0, 0.5));
     EXPECT_EQ(row.shaped.total, 1500);
     EXPECT_EQ(row.weights[1499], 1);
     EXPECT_EQ(row.weights[1500], 0);
-    EXPECT_EQ(ShapeOnTeam(threads, logits, Sampling(0)).shaped.point_mass, 0);
+    EXPECT_EQ(ShapeOnTeam(size, logits, Sampling(0)).shaped.point_mass, 0);
   }
 }
 
@@ -99,10 +106,10 @@ TEST(DeviceShape, FlatRowsAreCutToo) {
   std::vector<float> logits(9000);
   std::normal_distribution<float> normal(0, 0.3f);
   for (float& logit : logits) logit = normal(random);
-  for (const int threads : {1, 5}) {
+  for (const TeamSize size : {TeamSize(1), TeamSize(5), TeamSize(2, 3)}) {
     for (const double top_p : {0.2, 0.9, 0.9999}) {
-      EXPECT_FALSE(ExpectShapedOnTeam(threads, logits, Sampling(1, 0, top_p)));
-      EXPECT_FALSE(ExpectShapedOnTeam(threads, logits, Sampling(1, 4000, top_p)));
+      EXPECT_FALSE(ExpectShapedOnTeam(size, logits, Sampling(1, 0, top_p)));
+      EXPECT_FALSE(ExpectShapedOnTeam(size, logits, Sampling(1, 4000, top_p)));
     }
   }
 }

@@ -9,8 +9,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <limits>
-#include <memory>
 #include <random>
 #include <span>
 #include <thread>
@@ -26,22 +26,37 @@ namespace outrider::cuda {
 
 using namespace team;  // what these tests are about
 
+// Groups of threads. A number alone is one group.
+struct TeamSize {
+  TeamSize(int group_threads, int group_count = 1) : threads(group_threads), groups(group_count) {}
+  int threads, groups;
+};
+
 // One thread of a team on the host.
 class HostTeam {
  public:
-  HostTeam(int rank, int size, TeamScratch* scratch, std::barrier<>* barrier)
-      : rank_(rank), size_(size), scratch_(scratch), barrier_(barrier) {}
+  // The barriers are that of the team and, if it has several groups, one of each.
+  HostTeam(int rank, TeamSize size, TeamScratch* scratch, std::deque<std::barrier<>>* barriers,
+           size_t barrier = 0)
+      : rank_(rank), size_(size), scratch_(scratch), barriers_(barriers), barrier_(barrier) {}
 
   int rank() const { return rank_; }
-  int size() const { return size_; }
-  TeamScratch& scratch() const { return *scratch_; }
+  int size() const { return size_.threads * size_.groups; }
+  int group() const { return rank_ / size_.threads; }
+  int groups() const { return size_.groups; }
+  HostTeam local() const {
+    if (groups() == 1) return *this;
+    return {rank_ % size_.threads, size_.threads, &scratch_[group()], barriers_,
+            static_cast<size_t>(1 + group())};
+  }
+  TeamScratch& scratch(int group = 0) const { return scratch_[group]; }
   void Sync() const {
-    if (size_ > 1) barrier_->arrive_and_wait();
+    if (size() > 1) (*barriers_)[barrier_].arrive_and_wait();
   }
   uint64_t Max(uint64_t value) const {
     scratch_->partial[rank_] = value;
     Sync();
-    for (int i = 0; i < size_; ++i) value = std::max(value, scratch_->partial[i]);
+    for (int i = 0; i < size(); ++i) value = std::max(value, scratch_->partial[i]);
     Sync();
     return value;
   }
@@ -51,23 +66,28 @@ class HostTeam {
   uint32_t Count(uint32_t* cell) const { return Add(cell, 1); }
 
  private:
-  int rank_, size_;
+  int rank_;
+  TeamSize size_;
   TeamScratch* scratch_;
-  std::barrier<>* barrier_;
+  std::deque<std::barrier<>>* barriers_;
+  size_t barrier_;
 };
 
 // Calls work(team) from every thread of a team of 1 to 32. The scratch memory starts with noise.
 template <class Work>
-void OnTeam(int size, const Work& work) {
-  const auto scratch = std::make_unique<TeamScratch>();
-  std::memset(scratch.get(), 0xa5, sizeof(TeamScratch));
-  std::barrier<> barrier(size);
+void OnTeam(TeamSize size, const Work& work) {
+  std::vector<TeamScratch> scratch(static_cast<size_t>(size.groups));
+  std::memset(static_cast<void*>(scratch.data()), 0xa5, scratch.size() * sizeof(TeamScratch));
+  const int threads = size.threads * size.groups;
+  std::deque<std::barrier<>> barriers;
+  barriers.emplace_back(threads);
+  for (int g = 0; g < size.groups; ++g) barriers.emplace_back(size.threads);
   const auto run = [&](int rank) {
-    HostTeam team(rank, size, scratch.get(), &barrier);
+    HostTeam team(rank, size, scratch.data(), &barriers);
     work(team);
   };
   std::vector<std::thread> others;
-  for (int rank = 1; rank < size; ++rank) others.emplace_back(run, rank);
+  for (int rank = 1; rank < threads; ++rank) others.emplace_back(run, rank);
   run(0);
   for (std::thread& thread : others) thread.join();
 }
@@ -124,10 +144,10 @@ struct DeviceRow {
   ShapedRow shaped;
 };
 
-inline DeviceRow ShapeOnTeam(int threads, std::vector<float> logits, const SamplingParams& params) {
+inline DeviceRow ShapeOnTeam(TeamSize size, std::vector<float> logits, const SamplingParams& params) {
   DeviceRow row{std::move(logits), {}};
   const ShapeParams shape = ToShapeParams(params, /*entropy=*/true);
-  OnTeam(threads, [&](HostTeam& team) {
+  OnTeam(size, [&](HostTeam& team) {
     ShapeRow(team, row.weights.data(), static_cast<int>(row.weights.size()), shape.controls,
              shape.entropy != 0, &row.shaped);
   });

@@ -42,10 +42,13 @@ class DeviceDraft {
     if (point_mass() >= 0) return;
     q_.form = QForm::kSparse;
     q_.count = team::TruncateTopN(team_, row_.weights, row_.n, top_n_, q_ids_, q_weights_);
-    q_.total = team::SumRow(team_, team::FloatRow{q_weights_}, q_.count);
+    q_.total = team::ByFirstGroup(
+        team_, [&](auto& local) { return team::SumRow(local, team::FloatRow{q_weights_}, q_.count); });
   }
   OUTRIDER_HD TokenId Sample(double u) const {
-    return q_ids_[team::SampleIndex(team_, team::FloatRow{q_weights_}, q_.count, q_.total, u)];
+    return team::ByFirstGroup(team_, [&](auto& local) {
+      return q_ids_[team::SampleIndex(local, team::FloatRow{q_weights_}, q_.count, q_.total, u)];
+    });
   }
 
  private:

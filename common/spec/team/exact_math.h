@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "common/spec/team/team.h"
+#include "common/spec/types.h"
 
 namespace outrider::team {
 

@@ -50,27 +50,29 @@ template <class Team>
 OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
                              float* q_weights) {
   const WeightKeys keys{weights};
-  const StoredKeys stored{team.scratch().candidates};
   const uint64_t target = static_cast<uint64_t>(top_n);
   Candidates candidates = CollectCandidates(team, keys, n, top_n);
-  uint64_t cut;
-  if (candidates.count >= 0) {
-    cut = SelectUntil(team, stored, candidates.count, CountMeasure{}, target);
-  } else {
+  uint64_t cut = kNoKey;
+  const bool few = candidates.count >= 0;
+  if (!few) {
     cut = SelectUntil(team, keys, n, CountMeasure{}, target);
     candidates.count = CollectFrom(team, keys, n, cut);
   }
-  uint64_t count = 0;
-  for (int i = team.rank(); i < candidates.count; i += team.size()) {
-    const uint64_t key = stored(i);
-    if (key < cut) continue;
-    int place = 0;
-    for (int j = 0; j < candidates.count; ++j) place += stored(j) >= cut && IdOf(stored(j)) < IdOf(key);
-    q_ids[place] = IdOf(key);
-    q_weights[place] = ValueOf(key);
-    if (static_cast<uint64_t>(place) + 1 > count) count = static_cast<uint64_t>(place) + 1;
-  }
-  return static_cast<int>(team.Max(count));
+  return ByFirstGroup(team, [&](auto& local) {
+    const StoredKeys stored{local.scratch().candidates};
+    if (few) cut = SelectUntil(local, stored, candidates.count, CountMeasure{}, target);
+    uint64_t count = 0;
+    for (int i = local.rank(); i < candidates.count; i += local.size()) {
+      const uint64_t key = stored(i);
+      if (key < cut) continue;
+      int place = 0;
+      for (int j = 0; j < candidates.count; ++j) place += stored(j) >= cut && IdOf(stored(j)) < IdOf(key);
+      q_ids[place] = IdOf(key);
+      q_weights[place] = ValueOf(key);
+      if (static_cast<uint64_t>(place) + 1 > count) count = static_cast<uint64_t>(place) + 1;
+    }
+    return static_cast<int>(local.Max(count));
+  });
 }
 
 }  // namespace outrider::team

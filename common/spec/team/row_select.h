@@ -81,39 +81,45 @@ struct MassMeasure {
 template <class Team, class Keys, class Measure>
 OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Measure& measure,
                                  uint64_t target) {
+  auto&& local = team.local();
+  WideSum* const histogram = local.scratch().histogram;
   TeamScratch& scratch = team.scratch();
   uint64_t cut = 0;
   uint64_t known = 0;  // the bits of the cut that are known
   for (int shift = 56; shift >= 0; shift -= 8) {
-    for (int bin = team.rank(); bin < kBins; bin += team.size()) scratch.histogram[bin] = {};
-    team.Sync();
+    for (int bin = local.rank(); bin < kBins; bin += local.size()) histogram[bin] = {};
+    local.Sync();
     ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
       if (key == kNoKey || (key & known) != cut) return;
-      measure.AddTo(team, &scratch.histogram[key >> shift & (kBins - 1)], key);
+      measure.AddTo(local, &histogram[key >> shift & (kBins - 1)], key);
     });
+    team.Sync();
+    for (int bin = team.rank(); bin < kBins; bin += team.size()) {
+      uint64_t sum = 0;
+      for (int g = 0; g < team.groups(); ++g) sum += team.scratch(g).histogram[bin].Value();
+      scratch.totals[bin] = sum;
+    }
     team.Sync();
     for (int group = team.rank(); group < kBins / kBinGroup; group += team.size()) {
       uint64_t sum = 0;
-      for (int bin = 0; bin < kBinGroup; ++bin) {
-        sum += scratch.histogram[group * kBinGroup + bin].Value();
-      }
-      scratch.groups[group] = sum;
+      for (int bin = 0; bin < kBinGroup; ++bin) sum += scratch.totals[group * kBinGroup + bin];
+      scratch.bin_groups[group] = sum;
     }
     team.Sync();
     int bin = -1;
     uint64_t rest = target;
     if (team.rank() == 0) {
       int group = kBins / kBinGroup - 1;
-      while (group >= 0 && scratch.groups[group] < rest) rest -= scratch.groups[group--];
+      while (group >= 0 && scratch.bin_groups[group] < rest) rest -= scratch.bin_groups[group--];
       if (group >= 0) {
         bin = group * kBinGroup + kBinGroup - 1;
-        while (scratch.histogram[bin].Value() < rest) rest -= scratch.histogram[bin--].Value();
+        while (scratch.totals[bin] < rest) rest -= scratch.totals[bin--];
       }
     }
     bin = Broadcast(team, bin);
     if (bin < 0) return kNoKey;
     target = Broadcast(team, rest);
-    const uint64_t surplus = scratch.histogram[bin].Value() - target;
+    const uint64_t surplus = scratch.totals[bin] - target;
     team.Sync();
     cut |= static_cast<uint64_t>(bin) << shift;
     known |= static_cast<uint64_t>(kBins - 1) << shift;
@@ -148,22 +154,31 @@ struct Candidates {
 
 // Collects the `wanted` heaviest tokens of a row and some more, a prefix in the order of preference.
 //
-// The largest keys that the threads find belong to different tokens, so the wanted-th of them is not above
-// the wanted-th of the row. If the tokens are in no particular order, few others are above it.
+// The largest keys that the threads of a group find, or those of the same rank in all groups, belong to
+// different tokens, so the wanted-th of them is not above the wanted-th of the row. If the tokens are in no
+// particular order, few others are above it.
 template <class Team, class Keys>
 OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, int wanted) {
   uint64_t floor = kNoKey;
   if (n > kMaxCandidates) {
-    if (wanted > team.size()) return {-1, kNoKey};
+    auto&& own = team.local();
+    if (wanted > own.size()) return {-1, kNoKey};
     uint64_t largest = kNoKey;
     ForEach(team, n, keys, [&](int /*i*/, uint64_t key) {
       if (key > largest) largest = key;
     });
-    uint64_t* const largest_keys = team.scratch().candidates;
-    largest_keys[team.rank()] = largest;
+    own.scratch().candidates[own.rank()] = largest;
     team.Sync();
-    floor = SelectUntil(team, StoredKeys{largest_keys}, team.size(), CountMeasure{},
-                        static_cast<uint64_t>(wanted));
+    floor = ByFirstGroup(team, [&](auto& local) {
+      uint64_t* const cell = &local.scratch().candidates[local.rank()];
+      for (int g = 1; g < team.groups(); ++g) {
+        const uint64_t other = team.scratch(g).candidates[local.rank()];
+        if (other > *cell) *cell = other;
+      }
+      local.Sync();
+      return SelectUntil(local, StoredKeys{local.scratch().candidates}, local.size(), CountMeasure{},
+                         static_cast<uint64_t>(wanted));
+    });
   }
   return {CollectFrom(team, keys, n, floor), floor};
 }
@@ -174,8 +189,9 @@ OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, 
                                uint64_t target) {
   const Candidates candidates = CollectCandidates(team, keys, n, wanted);
   if (candidates.count >= 0) {
-    const StoredKeys stored{team.scratch().candidates};
-    const uint64_t cut = SelectUntil(team, stored, candidates.count, measure, target);
+    const uint64_t cut = ByFirstGroup(team, [&](auto& local) {
+      return SelectUntil(local, StoredKeys{local.scratch().candidates}, candidates.count, measure, target);
+    });
     // A cut separates the candidates; all other tokens are below the floor.
     if (cut != kNoKey) return cut > candidates.floor ? cut : candidates.floor;
     if (candidates.floor == kNoKey) return kNoKey;

@@ -42,11 +42,12 @@ OUTRIDER_HD int ChunkOf(const Team& team) {
 // kChunkBlocks blocks. Returns their number.
 template <class Team, class Source>
 OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) {
-  TeamScratch& scratch = team.scratch();
+  auto&& local = team.local();
+  double* const lanes = local.scratch().lanes;
   const int blocks = (end - begin + kSumBlock - 1) / kSumBlock;
-  for (int tile = 0; tile < blocks; tile += kTileBlocks) {
+  for (int tile = team.group() * kTileBlocks; tile < blocks; tile += team.groups() * kTileBlocks) {
     const int tile_blocks = Smaller(kTileBlocks, blocks - tile);
-    for (int item = team.rank(); item < tile_blocks * kLanes; item += team.size()) {
+    for (int item = local.rank(); item < tile_blocks * kLanes; item += local.size()) {
       const int block = item / kLanes;
       const int lane = item % kLanes;
       const int first = begin + (tile + block) * kSumBlock;
@@ -62,19 +63,20 @@ OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) 
         const int i = first + lane + k * kLanes;
         if (i < last) sum += values.Value(i, loaded[k]);
       }
-      scratch.lanes[block * kLaneStride + lane] = sum;
+      lanes[block * kLaneStride + lane] = sum;
     }
-    team.Sync();
-    for (int block = team.rank(); block < tile_blocks; block += team.size()) {
+    local.Sync();
+    for (int block = local.rank(); block < tile_blocks; block += local.size()) {
       double sums[kLanes];
-      for (int lane = 0; lane < kLanes; ++lane) sums[lane] = scratch.lanes[block * kLaneStride + lane];
+      for (int lane = 0; lane < kLanes; ++lane) sums[lane] = lanes[block * kLaneStride + lane];
       for (int distance = kLanes / 2; distance > 0; distance /= 2) {
         for (int lane = 0; lane < distance; ++lane) sums[lane] += sums[lane + distance];
       }
-      scratch.sums[tile + block] = sums[0];
+      team.scratch().sums[tile + block] = sums[0];
     }
-    team.Sync();
+    local.Sync();
   }
+  team.Sync();
   return blocks;
 }
 

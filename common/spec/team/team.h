@@ -1,9 +1,14 @@
-// A group of threads that works on one row: a thread block on the device, any number of threads on the host,
-// where the tests run the same source.
+// A team of threads that works on one row: a cluster of thread blocks on the device, any number of threads on
+// the host, where the tests run the same source.
 //
 // A team has
 //   rank(), size()         this thread's number and how many there are
-//   scratch()              the team's shared memory
+//   groups(), group()      how many groups of as many threads it has (the blocks of a cluster), at most
+//                          kMaxGroups, and this thread's. Group g has the ranks from g * size() / groups()
+//                          on.
+//   local()                the team of this thread's group
+//   scratch(), scratch(g)  the team's shared memory, which is that of group 0, and that of group g. To other
+//                          groups it is slower than their own.
 //   Sync()                 a barrier: what was written before it, by any thread, is seen after it
 //   Max(uint64_t)          collective: the largest of the values, to every thread
 //   Add(cell, n)           adds to a uint32_t of the scratch memory, as others may at the same time, and
@@ -26,7 +31,8 @@ inline constexpr int kLanes = 16;            // partial sums of a block
 inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
 inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers
 inline constexpr int kChunkBlocks = 1024;    // blocks whose sums are held at a time
-inline constexpr int kMaxCandidates = 1024;  // and the largest size of a team
+inline constexpr int kMaxCandidates = 1024;  // and the largest size of a group
+inline constexpr int kMaxGroups = 8;
 inline constexpr int kBins = 256;
 inline constexpr int kBinGroup = 16;
 
@@ -42,9 +48,10 @@ struct TeamScratch {
   double lanes[kTileBlocks * kLaneStride];
   uint64_t candidates[kMaxCandidates];
   WideSum histogram[kBins];
-  uint64_t groups[kBins / kBinGroup];
+  uint64_t totals[kBins];  // of the histograms of all groups
+  uint64_t bin_groups[kBins / kBinGroup];
   uint64_t broadcast;
-  uint64_t partial[32];  // the team's own
+  uint64_t partial[32], group_partial[kMaxGroups];  // the team's own
   uint32_t found;
 };
 
@@ -70,6 +77,16 @@ OUTRIDER_HD T Broadcast(Team& team, T value) {
   memcpy(&result, cell, sizeof(result));
   team.Sync();
   return result;
+}
+
+// What compute(local) returns in group 0, for every thread. The other groups wait.
+template <class Team, class Compute>
+OUTRIDER_HD auto ByFirstGroup(Team& team, const Compute& compute) {
+  auto&& local = team.local();
+  if (team.groups() == 1) return compute(local);
+  decltype(compute(local)) value{};
+  if (team.group() == 0) value = compute(local);
+  return Broadcast(team, value);
 }
 
 // Calls use(i, load(i)) for all i in [0, n), each on one of the threads, which starts several loads before it

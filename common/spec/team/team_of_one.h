@@ -15,7 +15,10 @@ class TeamOfOne {
  public:
   int rank() const { return 0; }
   int size() const { return 1; }
-  TeamScratch& scratch() { return scratch_; }
+  int group() const { return 0; }
+  int groups() const { return 1; }
+  TeamOfOne& local() { return *this; }
+  TeamScratch& scratch(int /*group*/ = 0) { return scratch_; }
   void Sync() const {}
   uint64_t Max(uint64_t value) const { return value; }
   uint32_t Add(uint32_t* cell, uint32_t n) const {

@@ -37,7 +37,10 @@ class OneThread {
  public:
   int rank() const { return 0; }
   int size() const { return 1; }
-  team::TeamScratch& scratch() const { return *scratch_; }
+  int group() const { return 0; }
+  int groups() const { return 1; }
+  const OneThread& local() const { return *this; }
+  team::TeamScratch& scratch(int /*group*/ = 0) const { return *scratch_; }
   void Sync() const {}
   uint64_t Max(uint64_t value) const { return value; }
   uint32_t Add(uint32_t* cell, uint32_t n) const {

@@ -8,7 +8,7 @@ namespace outrider::testing {
 namespace {
 
 // A GPU as a machine of layer_testing.h.
-class Gpu {
+class KernelsOfGpu {
  public:
   template <class T>
   DeviceArray<T> Copy(const std::vector<T>& values) const {
@@ -56,7 +56,7 @@ class Gpu {
   }
 };
 
-Gpu gpu;
+KernelsOfGpu gpu;
 
 TEST(LayerKernels, EmbeddingsAreThoseOfTheTokens) { ExpectEmbedding(gpu); }
 

@@ -9,19 +9,19 @@
 namespace outrider {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 TEST(ChatTemplateExpressions, AreWhatJinja2MakesOfThemOrRefused) {
-  const Json goldens = Json::parse(std::ifstream("tests/data/chat/expressions.json"));
+  const OrderedJson goldens = OrderedJson::parse(std::ifstream("tests/data/chat/expressions.json"));
   const Conversation chat{.messages = {{"user", "hi"}}, .variables = goldens["variables"].dump()};
   int rendered = 0;
-  for (const Json& golden : goldens["templates"]) {
+  for (const OrderedJson& golden : goldens["templates"]) {
     const auto chat_template = ChatTemplate::Parse(golden[0], {});
     if (!chat_template.ok()) continue;
     const auto text = (*chat_template)->Render(chat, 0);
     if (!text.ok()) continue;
     ++rendered;
-    EXPECT_EQ(Json(text->text), golden[1]) << golden[0];
+    EXPECT_EQ(OrderedJson(text->text), golden[1]) << golden[0];
   }
   EXPECT_GE(rendered, 2300) << "it refuses more than it did";
 }

@@ -11,15 +11,15 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr AttentionShape kShape3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
-const std::vector<BlockId> kSpare = {99};
+constexpr AttentionShape kShapeOf3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
+const std::vector<BlockId> kSpareBlock = {99};
 
-AttentionSize Capacity() { return AttentionCapacity(kShape3B, /*max_rows=*/512, /*max_positions=*/131072); }
+AttentionSize Capacity() { return AttentionCapacity(kShapeOf3B, /*max_rows=*/512, /*max_positions=*/131072); }
 
 // A batch of sequences without tasks, or whose tasks draft.
-class Batch {
+class TaskBatch {
  public:
-  explicit Batch(int draft_tokens = 0) : draft_tokens_(draft_tokens) {}
+  explicit TaskBatch(int draft_tokens = 0) : draft_tokens_(draft_tokens) {}
 
   void Add(int rows, int length) {
     static const std::vector<TokenId>* const kTokens = new std::vector<TokenId>(1000);
@@ -34,10 +34,10 @@ class Batch {
                      .logit_rows = 1,
                      .task = draft_tokens_ > 0 ? tasks_.back().get() : nullptr});
   }
-  StepPlan plan() const { return PlanStep(rows_, kShape3B.block_size, kSpare); }
+  StepPlan plan() const { return PlanStep(rows_, kShapeOf3B.block_size, kSpareBlock); }
   std::optional<GraphShape> graph() const {
     const StepPlan step = plan();
-    return GraphOf(step, ShapeOf(step), kShape3B, Capacity());
+    return GraphOf(step, ShapeOf(step), kShapeOf3B, Capacity());
   }
 
  private:
@@ -48,7 +48,7 @@ class Batch {
 };
 
 std::optional<GraphShape> GraphOfSequences(int sequences, int rows, int length, int draft_tokens = 0) {
-  Batch batch(draft_tokens);
+  TaskBatch batch(draft_tokens);
   for (int i = 0; i < sequences; ++i) batch.Add(rows, length);
   return batch.graph();
 }
@@ -64,7 +64,7 @@ TEST(GraphOf, IsTheSameForStepsThatDifferALittle) {
 
 // The length of the others does not follow that of the longest.
 TEST(GraphOf, OneLongSequenceAmongShortOnesLaunchesWhatTheyNeed) {
-  Batch batch;
+  TaskBatch batch;
   for (int i = 0; i < 31; ++i) batch.Add(1, 100);
   batch.Add(1, 70000);
   const std::optional<GraphShape> graph = batch.graph();
@@ -87,7 +87,7 @@ TEST(GraphOf, HoldsItsStep) {
   int graphs = 0;
   std::set<GraphShape> shapes;
   for (int i = 0; i < 400; ++i) {
-    Batch batch(static_cast<int>(random() % 3) * 2);
+    TaskBatch batch(static_cast<int>(random() % 3) * 2);
     const int sequences = 1 + static_cast<int>(random() % 60);
     for (int s = 0; s < sequences; ++s) {
       const int rows = 1 + static_cast<int>(random() % 6);
@@ -102,7 +102,7 @@ TEST(GraphOf, HoldsItsStep) {
       EXPECT_TRUE(Capacity().Holds(launch));
       std::vector<char> written(PlanLayout(launch).bytes + 16);
       char* const aligned = written.data() + (16 - reinterpret_cast<uintptr_t>(written.data()) % 16) % 16;
-      EXPECT_TRUE(WritePlan(kShape3B, launch, pass.sequences, aligned).ok());
+      EXPECT_TRUE(WritePlan(kShapeOf3B, launch, pass.sequences, aligned).ok());
     };
     expect_held(graph->first, plan.first);
     for (const PassPlan& pass : plan.draft_passes) expect_held(graph->draft, pass);
@@ -123,9 +123,9 @@ TEST(GraphOf, LargeStepsHaveNone) {
 }
 
 std::optional<GraphShape> GraphOfMadeUp(const WarmUpStep& step) {
-  const MadeUpBatch batch(step, kShape3B.block_size);
-  const StepPlan plan = PlanStep(batch.rows(), kShape3B.block_size, kSpare);
-  return GraphOf(plan, ShapeOf(plan), kShape3B, Capacity());
+  const MadeUpBatch batch(step, kShapeOf3B.block_size);
+  const StepPlan plan = PlanStep(batch.rows(), kShapeOf3B.block_size, kSpareBlock);
+  return GraphOf(plan, ShapeOf(plan), kShapeOf3B, Capacity());
 }
 
 // The graphs that a model captures while it is loaded.

@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr BlockId kPoolBlocks = 5000;
-const std::vector<BlockId> kSpare = {kPoolBlocks};
+const std::vector<BlockId> kSpareOfPool = {kPoolBlocks};
 
 AttentionShape Shape(int group, int block_size, bool slides = false) {
   const DecoderConfig spec = {.layers = 3,
@@ -33,9 +33,9 @@ AttentionShape Shape(int group, int block_size, bool slides = false) {
 }
 
 // Sequences of random lengths, with trees and without, in blocks in no order.
-class Batch {
+class TreeBatch {
  public:
-  Batch(const AttentionShape& shape, std::mt19937& random) : shape_(shape), random_(random) {}
+  TreeBatch(const AttentionShape& shape, std::mt19937& random) : shape_(shape), random_(random) {}
 
   // `before` tokens before the tree and so many nodes, each after one of the `reach` before it; the rows
   // begin at slot `position`.
@@ -66,7 +66,7 @@ class Batch {
     Add(before, nodes, 1 + static_cast<int>(random_() % 8), position);
   }
 
-  StepPlan plan() const { return PlanStep(rows_, shape_.block_size, kSpare); }
+  StepPlan plan() const { return PlanStep(rows_, shape_.block_size, kSpareOfPool); }
 
   // Of each row of the step: where the keys are that it attends to, in order of position, its own last. A
   // place is how many heads of keys or values of the cache lie before it.
@@ -114,9 +114,9 @@ struct Piece {
 using Pieces = std::map<std::pair<int, int>, Piece>;  // by partial result and query head of the group
 
 // A written plan.
-class Plan {
+class TreePlan {
  public:
-  Plan(const AttentionShape& shape, const AttentionSize& size, absl::Span<const AttentionSequence> batch)
+  TreePlan(const AttentionShape& shape, const AttentionSize& size, absl::Span<const AttentionSequence> batch)
       : shape_(shape), size_(size), layout_(size), data_(layout_.bytes / sizeof(int32_t), -7) {
     status = WritePlan(shape, size, batch, reinterpret_cast<char*>(data_.data())).status();
   }
@@ -176,7 +176,7 @@ class Plan {
 void ExpectChains(const AttentionShape& shape, const AttentionSize& size,
                   absl::Span<const AttentionSequence> batch, int first,
                   const std::vector<std::vector<int64_t>>& places) {
-  const Plan plan(shape, size, batch);
+  const TreePlan plan(shape, size, batch);
   ASSERT_TRUE(plan.status.ok()) << plan.status;
   const Pieces pieces = plan.Run();
   const int group = shape.query_heads / shape.kv_heads;
@@ -205,7 +205,7 @@ void ExpectChains(const AttentionShape& shape, const AttentionSize& size,
   EXPECT_GE(pieces.size(), expected);
 }
 
-void ExpectChains(const Batch& batch, const AttentionShape& shape, const AttentionSize& size) {
+void ExpectChains(const TreeBatch& batch, const AttentionShape& shape, const AttentionSize& size) {
   ExpectChains(shape, size, batch.plan().first.sequences, 0, batch.Places());
 }
 
@@ -215,7 +215,7 @@ TEST(TreePlan, ANodeAttendsToItsPathAsToAChain) {
     const AttentionShape shape =
         Shape(1 + static_cast<int>(random() % 20), 1 + static_cast<int>(random() % 20),
               /*slides=*/random() % 2 == 0);
-    Batch batch(shape, random);
+    TreeBatch batch(shape, random);
     const unsigned sequences = 1 + random() % 5;
     const int longest = random() % 3 == 0 ? 200 : 900;
     for (unsigned s = 0; s < sequences; ++s) batch.AddSome(longest);
@@ -240,7 +240,7 @@ TEST(TreePlan, ANodesPositionIsItsDepthAndItsPlaceIsItsSlot) {
   std::mt19937 random(2);
   for (int i = 0; i < 100; ++i) {
     const AttentionShape shape = Shape(3, 1 + static_cast<int>(random() % 20));
-    Batch batch(shape, random);
+    TreeBatch batch(shape, random);
     for (int s = 0; s < 3; ++s) batch.AddSome(100);
     const StepPlan plan = batch.plan();
     const std::vector<std::vector<int64_t>> places = batch.Places();
@@ -257,7 +257,7 @@ TEST(TreePlan, IsCutBetweenRowsWhereALaunchDoesNotHoldIt) {
   std::mt19937 random(3);
   for (int i = 0; i < 40; ++i) {
     const AttentionShape shape = Shape(4, 16, /*slides=*/i % 2 == 0);
-    Batch batch(shape, random);
+    TreeBatch batch(shape, random);
     for (int s = 0; s < 4; ++s) batch.AddSome(900);
     const StepPlan plan = batch.plan();
     AttentionSize capacity = SizeOf(shape, plan.first.sequences);
@@ -278,7 +278,7 @@ TEST(TreePlan, IsCutBetweenRowsWhereALaunchDoesNotHoldIt) {
 TEST(TreePlan, NodesShareWhatLiesBeforeTheirTree) {
   std::mt19937 random(4);
   const AttentionShape shape = Shape(4, 16);
-  Batch batch(shape, random);
+  TreeBatch batch(shape, random);
   batch.Add(/*before=*/10 * kSplit + 7, /*nodes=*/64, /*reach=*/8, /*position=*/10 * kSplit + 7);
   const AttentionSize size = SizeOf(shape, batch.plan().first.sequences);
   EXPECT_EQ(size.sequences, 1);
@@ -291,7 +291,7 @@ TEST(TreePlan, HasAGraphThatHoldsIt) {
   const AttentionShape shape = Shape(4, 16);
   const AttentionSize capacity = AttentionCapacity(shape, /*max_rows=*/512, /*max_positions=*/4096);
   for (int i = 0; i < 60; ++i) {
-    Batch batch(shape, random);
+    TreeBatch batch(shape, random);
     for (int s = 0; s < 3; ++s) batch.AddSome(900);
     batch.Add(i, 5, 3, i);
     const StepPlan plan = batch.plan();
@@ -307,7 +307,7 @@ TEST(TreePlan, StepsWithoutTreesLaunchNoTails) {
   std::mt19937 random(6);
   const AttentionShape shape = Shape(4, 16);
   const AttentionSize capacity = AttentionCapacity(shape, /*max_rows=*/512, /*max_positions=*/4096);
-  Batch chains(shape, random), trees(shape, random);
+  TreeBatch chains(shape, random), trees(shape, random);
   chains.Add(305, 0, 1, 300);
   trees.Add(300, 5, 5, 300);
   const StepPlan of_chains = chains.plan(), of_trees = trees.plan();
@@ -322,7 +322,7 @@ TEST(AttentionCapacity, HoldsTheTailsOfAGraphsRows) {
   for (const bool slides : {false, true}) {
     const AttentionShape shape = Shape(20, 16, slides);
     const AttentionSize capacity = AttentionCapacity(shape, /*max_rows=*/512, /*max_positions=*/8192);
-    Batch batch(shape, random);
+    TreeBatch batch(shape, random);
     for (int s = 0; s < 4; ++s) batch.Add(4 * kSplit - 1, 64, 1, 4 * kSplit - 1);
     EXPECT_TRUE(capacity.Holds(SizeOf(shape, batch.plan().first.sequences)));
   }

@@ -15,7 +15,7 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr int kSizes[] = {2, 5, 16, 31, 256, 257, 1000, 2049, 4100};
+constexpr int kDrawSizes[] = {2, 5, 16, 31, 256, 257, 1000, 2049, 4100};
 
 // The result of thread 0 of a team.
 template <class T, class Work>
@@ -66,7 +66,7 @@ TEST(DeviceDraw, UniformNumbersAreThoseOfTheSpecification) {
 TEST(DeviceDraw, SamplesAreThoseOfTheSpecification) {
   Generator random(2);
   for (int i = 0; i < SomeOf(3000); ++i) {
-    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const int vocab = kDrawSizes[Pick(random, std::size(kDrawSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 3, 40})));
     const double u = EdgyUniform(random);
     const int threads = i % 200 == 0 ? 7 : 1;
@@ -121,7 +121,7 @@ TEST(DeviceDraw, ResidualsAreThoseOfTheSpecification) {
   Generator random(3);
   int with_tail = 0;
   for (int i = 0; i < SomeOf(3000); ++i) {
-    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const int vocab = kDrawSizes[Pick(random, std::size(kDrawSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 3, 40})));
     const Distribution q = RandomQ(random, p.row);
     const double u = EdgyUniform(random);
@@ -154,7 +154,7 @@ TEST(DeviceDraw, ResidualsAreThoseOfTheSpecification) {
 TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
   Generator random(4);
   for (int i = 0; i < SomeOf(1500); ++i) {
-    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const int vocab = kDrawSizes[Pick(random, std::size(kDrawSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 1, 3, 40})));
     const RandomKey key{random(), random() % 5};
     const uint64_t position = random() % 10000;
@@ -168,7 +168,7 @@ TEST(DeviceDraw, RacesAreThoseOfTheSpecification) {
 TEST(DeviceDraw, ADistributionIsTruncatedAsInTheSpecification) {
   Generator random(5);
   for (int i = 0; i < SomeOf(3000); ++i) {
-    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const int vocab = kDrawSizes[Pick(random, std::size(kDrawSizes))];
     const Shaped p = RandomRow(random, vocab, Sampling(1, OneOf(random, {0, 0, 0, 3, 40, 200})));
     const int top_n = 1 + Pick(random, std::min(vocab - 1, kMaxTopN));
     const Distribution expected = TruncateTopN(p.row, top_n);
@@ -191,7 +191,7 @@ int DifferentProposals(TeamSize size, int rows, uint64_t seed, uint64_t round_sh
   Generator random(seed);
   int different = 0;
   for (int i = 0; i < rows; ++i) {
-    const int vocab = kSizes[Pick(random, std::size(kSizes))];
+    const int vocab = kDrawSizes[Pick(random, std::size(kDrawSizes))];
     const SamplingParams params = Sampling(OneOf(random, {0.0, 0.6, 1.0, 1.0, 1.5}),
                                            OneOf(random, {0, 0, 5, 50}), 1, OneOf(random, {0.0, 0.0, 0.05}));
     const Rule rule = OneOf(random, {Rule::kToken, Rule::kToken, Rule::kBlock, Rule::kCoupled});

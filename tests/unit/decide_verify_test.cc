@@ -10,9 +10,11 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr int kSizes[] = {2, 3, 17, 100, 256, 300, 1500};
+constexpr int kVerifySizes[] = {2, 3, 17, 100, 256, 300, 1500};
 
-Case AnyCase(Generator& random) { return RandomCase(random, kSizes[Pick(random, std::size(kSizes))]); }
+Case AnyCase(Generator& random) {
+  return RandomCase(random, kVerifySizes[Pick(random, std::size(kVerifySizes))]);
+}
 
 // In a batch with the rows and drafts of others.
 absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {

@@ -52,7 +52,7 @@ TEST(OfferedNodes, OfAChainAreThoseUpToTheFirstThatIsRejected) {
 // ---- the choice
 
 // A machine whose times are known, and a draft whose children stand with known chances.
-struct Machine {
+struct TreeMachine {
   double verify_us = 400, row_us = 1;
   double step_us = 30, node_us = 1;  // of a step of the draft, and for each further node in it
   std::vector<double> stands = {0.6, 0.25, 0.05, 0.02};  // the child of each rank, whoever its siblings are
@@ -113,7 +113,7 @@ class TreePolicyTest : public ::testing::Test {
   struct Shares {
     double trees = 0, plain = 0, of_best_chain = 0;
   };
-  Shares Run(const Machine& machine, int rounds = 6000) {
+  Shares Run(const TreeMachine& machine, int rounds = 6000) {
     policy_.Begin();
     Shares shares;
     double tokens = 0, seconds = 0;
@@ -143,7 +143,7 @@ class TreePolicyTest : public ::testing::Test {
   int largest_ = 0;
 
  private:
-  Verdict Judge(const Machine& machine, const Proposal& proposal) {
+  Verdict Judge(const TreeMachine& machine, const Proposal& proposal) {
     Verdict verdict;
     verdict.token = 1;
     for (bool goes_on = true; goes_on;) {
@@ -163,7 +163,7 @@ class TreePolicyTest : public ::testing::Test {
     return verdict;
   }
 
-  static RoundTimes TimesOf(const Machine& machine, const Proposal& proposal) {
+  static RoundTimes TimesOf(const TreeMachine& machine, const Proposal& proposal) {
     const int nodes = static_cast<int>(proposal.size()), levels = Depth(proposal);
     RoundTimes times;
     const auto fill = [](double seconds, int rows, v1::ItemTiming& timing) {

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // Only a guard against hanging.
-constexpr auto kLong = std::chrono::seconds(60);
+constexpr auto kPatience = std::chrono::seconds(60);
 
 asio::awaitable<void> Await(Event& event, Clock::time_point deadline, std::function<void()> then) {
   co_await event.Wait(deadline);
@@ -30,7 +30,7 @@ TEST(GrpcContext, RunsWhatItIsGivenFromAnotherThread) {
     // The other one waits by now, or will.
     asio::post(context.get_executor(), [&ran] { ran = std::this_thread::get_id(); });
   });
-  EXPECT_TRUE(context.RunSome(Clock::now() + kLong));
+  EXPECT_TRUE(context.RunSome(Clock::now() + kPatience));
   EXPECT_EQ(ran, std::this_thread::get_id());
   other.join();
   EXPECT_FALSE(context.RunSome(Clock::now())) << "there is nothing left";
@@ -48,7 +48,7 @@ TEST(GrpcContext, AWaitEndsWhenItIsNotifiedOrAtItsDeadlineTheEarliestFirst) {
     while (context.RunSome(Clock::now())) continue;
   };
   start(first, Clock::time_point::max(), "first");
-  start(second, Clock::now() + kLong, "second");
+  start(second, Clock::now() + kPatience, "second");
   run();
   EXPECT_THAT(log, ElementsAre());
   second.Notify();
@@ -64,7 +64,7 @@ TEST(GrpcContext, AWaitEndsWhenItIsNotifiedOrAtItsDeadlineTheEarliestFirst) {
   EXPECT_THAT(log, ElementsAre("early", "late"));
   const Clock::time_point soon = Clock::now() + std::chrono::milliseconds(2);
   start(first, soon, "soon");
-  while (log.size() < 3) ASSERT_TRUE(context.RunSome(Clock::now() + kLong));
+  while (log.size() < 3) ASSERT_TRUE(context.RunSome(Clock::now() + kPatience));
   EXPECT_GE(Clock::now(), soon);
 }
 
@@ -74,7 +74,7 @@ TEST(GrpcContext, AFunctionIsToldOfATimerOnTheThreadThatRunsTheContext) {
   std::thread::id told;
   timer.expires_after({});
   timer.async_wait([&](const boost::system::error_code& /*error*/) { told = std::this_thread::get_id(); });
-  EXPECT_TRUE(context.RunSome(Clock::now() + kLong));
+  EXPECT_TRUE(context.RunSome(Clock::now() + kPatience));
   EXPECT_EQ(told, std::this_thread::get_id());
 }
 

@@ -103,7 +103,7 @@ struct ShortReply {
   int num_computed = 0;
 };
 
-inline std::future<ShortReply> Send(Worker& worker, WorkItem item) {
+inline std::future<ShortReply> SendShort(Worker& worker, WorkItem item) {
   auto promise = std::make_shared<std::promise<ShortReply>>();
   item.answer = [promise](const Answer& answer) { promise->set_value({answer.status, answer.num_computed}); };
   worker.Submit(std::move(item));

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-using Action = FakeDraft::Action;
+using DraftAction = FakeDraft::Action;
 
 constexpr auto kBudget = std::chrono::seconds(10);
 
@@ -24,17 +24,17 @@ Generation Sequence(size_t tokens) {
 }
 
 // As many tokens as were asked for.
-Action Propose(const v1::DraftItem& item, v1::ProposeResult* result) {
+DraftAction Propose(const v1::DraftItem& item, v1::ProposeResult* result) {
   for (uint32_t i = 0; i < item.propose().draft_tokens(); ++i) {
     result->add_nodes()->set_token(7);
     result->mutable_nodes(static_cast<int>(i))->set_parent(static_cast<int>(i) - 1);
   }
-  return Action::kAnswer;
+  return DraftAction::kAnswer;
 }
 
-Action Full(absl::Duration retry_after, v1::ProposeResult* result) {
+DraftAction Full(absl::Duration retry_after, v1::ProposeResult* result) {
   *result->mutable_status() = ToProto(BusyError("KV_EXHAUSTED", "full", retry_after));
-  return Action::kAnswer;
+  return DraftAction::kAnswer;
 }
 
 class ModelDrafterTest : public PoolFixture<FakeDraft> {
@@ -77,14 +77,14 @@ TEST_F(ModelDrafterTest, AnAnswerWithoutATokenIsAFailure) {
   const auto client = MakeClient();
   EXPECT_EQ(Round(*client), 4u);
   EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
-  server_.Do(Action::kAnswer);
+  server_.Do(DraftAction::kAnswer);
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
   EXPECT_EQ(ErrorsFor("PROPOSAL_EMPTY"), 1);
 }
 
 TEST_F(ModelDrafterTest, ALateAnswerIsAFailure) {
-  server_.Do(Action::kIgnore);
+  server_.Do(DraftAction::kIgnore);
   const auto client = MakeClient(3, std::chrono::milliseconds(1));
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);
@@ -106,7 +106,7 @@ TEST_F(ModelDrafterTest, ADraftThatForgotASequenceIsSentAllOfItAndDrafts) {
     if (sent.size() > 1) return Propose(item, result);
     *result->mutable_status() = ToProto(absl::NotFoundError("forgotten"));
     result->set_cached(0);
-    return Action::kAnswer;
+    return DraftAction::kAnswer;
   });
   EXPECT_EQ(Round(*client), 4u);
   EXPECT_EQ(client->drafter.status(), DraftStatus::kUsable);
@@ -121,7 +121,7 @@ TEST_F(ModelDrafterTest, MoreTokensThanWereAskedForAreNoProposal) {
   server_.Do([](const auto& item, auto* result) {
     Propose(item, result);
     result->add_nodes()->set_token(7);
-    return Action::kAnswer;
+    return DraftAction::kAnswer;
   });
   EXPECT_EQ(Round(*MakeClient()), 0u);
   EXPECT_EQ(ErrorsFor("PROPOSAL_TOO_LONG"), 1);
@@ -135,7 +135,7 @@ TEST_F(ModelDrafterTest, WhenToStopIsSentAndHowSureTheDraftWasComesBack) {
     Propose(item, result);
     if (knows) result->mutable_confidence()->Add(0.5f);
     while (result->nodes_size() > 1) result->mutable_nodes()->RemoveLast();
-    return Action::kAnswer;
+    return DraftAction::kAnswer;
   });
   const auto client = MakeClient();
   v1::ItemTiming timing;
@@ -158,7 +158,7 @@ TEST_F(ModelDrafterTest, WhenToStopIsSentAndHowSureTheDraftWasComesBack) {
 }
 
 TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
-  server_.Do(Action::kAnswer);
+  server_.Do(DraftAction::kAnswer);
   const auto client = MakeClient(), other = MakeClient();
   for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
   server_.TakeCount();
@@ -168,7 +168,7 @@ TEST_F(ModelDrafterTest, ADraftThatKeepsFailingIsLeftAloneByAll) {
 }
 
 TEST_F(ModelDrafterTest, ADraftThatIsDownIsAwayAndOneThatCameBackIsAskedAtOnce) {
-  server_.Do(Action::kAnswer);
+  server_.Do(DraftAction::kAnswer);
   const auto client = MakeClient();
   for (int i = 0; i < CircuitBreaker::kFailures; ++i) Round(*client);
   Close();
@@ -226,7 +226,7 @@ TEST_F(ModelDrafterTest, ATokenBeyondTheTargetsVocabularyIsNoProposal) {
 }
 
 TEST_F(ModelDrafterTest, AnItemThatEndsTheConnectionThreeTimesInARowIsTheLastOfItsGeneration) {
-  server_.Do(Action::kDropStream);
+  server_.Do(DraftAction::kDropStream);
   const auto client = MakeClient();
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(Round(*client), 0u);
@@ -242,7 +242,7 @@ TEST_F(ModelDrafterTest, AnItemThatEndsTheConnectionThreeTimesInARowIsTheLastOfI
 }
 
 TEST_F(ModelDrafterTest, ASuspectDoesWithoutADraftWhileAnotherIsOnItsWay) {
-  server_.Do(Action::kDropStream);
+  server_.Do(DraftAction::kDropStream);
   const auto client = MakeClient();
   for (int i = 0; i < 2; ++i) {
     Round(*client);
@@ -294,11 +294,11 @@ TEST_F(TwoDraftsTest, AfterARoundThatItsDraftFailedASequenceAsksTheOther) {
   EXPECT_EQ(Round(*client), 4u);
   EXPECT_EQ(Round(*client), 4u);
   FakeDraft& first = Home();
-  first.Do(Action::kIgnore);
+  first.Do(DraftAction::kIgnore);
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(Round(*client), 4u);
   EXPECT_NE(&Home(), &first);
-  Home().Do(Action::kIgnore);
+  Home().Do(DraftAction::kIgnore);
   EXPECT_EQ(Round(*client), 0u);
   EXPECT_EQ(Round(*client), 0u) << "nor does the first answer";
   EXPECT_EQ(client->drafter.status(), DraftStatus::kFailed);

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kVocab = 100;
+constexpr int kTokens = 100;
 
 // A chain of tokens, each with all of q on it.
 Proposal Chain(int length) {
@@ -32,7 +32,7 @@ v1::Verdict Accepts(uint32_t accepted, v1::TokenKind kind) {
 }
 
 bool Stands(const v1::Verdict& verdict, int drafted) {
-  const absl::Status status = ParseVerdict(verdict, Chain(drafted), kVocab).status();
+  const absl::Status status = ParseVerdict(verdict, Chain(drafted), kTokens).status();
   EXPECT_EQ(ReasonOf(status), status.ok() ? "OK" : "VERDICT_INVALID");
   return status.ok();
 }
@@ -58,7 +58,7 @@ TEST(ParseVerdict, TakesNoPathThatIsNotInTheProposal) {
 
 TEST(ParseVerdict, TakesNoTokenOutsideTheVocabulary) {
   v1::Verdict verdict = Accepts(0, v1::TOKEN_KIND_PLAIN);
-  verdict.set_token(kVocab);
+  verdict.set_token(kTokens);
   EXPECT_FALSE(Stands(verdict, 0));
 }
 
@@ -94,17 +94,17 @@ TEST(CheckLogprobs, BelievesOnlyWhatCanBeTrueOfTheTokens) {
   const auto stands = [&](const std::function<void(v1::PositionLogprobs&)>& spoil) {
     auto spoilt = honest;
     spoil(spoilt[1]);
-    const absl::Status status = CheckLogprobs(spoilt, tokens, 3, kVocab);
+    const absl::Status status = CheckLogprobs(spoilt, tokens, 3, kTokens);
     EXPECT_EQ(ReasonOf(status), status.ok() ? "OK" : "VERDICT_INVALID");
     return status.ok();
   };
   EXPECT_TRUE(stands([](auto&) {}));
   EXPECT_TRUE(stands([](auto& position) { position.clear_top(); }));
-  EXPECT_FALSE(CheckLogprobs(honest, std::vector<TokenId>{5}, 3, kVocab).ok());
-  EXPECT_FALSE(CheckLogprobs(honest, tokens, 2, kVocab).ok());
+  EXPECT_FALSE(CheckLogprobs(honest, std::vector<TokenId>{5}, 3, kTokens).ok());
+  EXPECT_FALSE(CheckLogprobs(honest, tokens, 2, kTokens).ok());
   EXPECT_FALSE(stands([](auto& position) { position.mutable_token()->set_id(5); })) << "of another token";
   EXPECT_FALSE(stands([](auto& position) { position.mutable_top(0)->set_id(2); })) << "twice";
-  EXPECT_FALSE(stands([](auto& position) { position.mutable_top(0)->set_id(kVocab); }));
+  EXPECT_FALSE(stands([](auto& position) { position.mutable_top(0)->set_id(kTokens); }));
   for (const double wrong : {std::nan(""), HUGE_VAL, 0.5}) {
     EXPECT_FALSE(stands([=](auto& position) { position.mutable_token()->set_logprob(wrong); })) << wrong;
     EXPECT_FALSE(stands([=](auto& position) { position.mutable_top(1)->set_logprob(wrong); })) << wrong;
@@ -115,7 +115,7 @@ absl::Status Unprepared(const v1::Distribution& q, Rule rule) {
   google::protobuf::RepeatedPtrField<v1::DraftNode> nodes;
   nodes.Add()->set_parent(-1);
   *nodes.Mutable(0)->mutable_q() = q;
-  return ParseUnpreparedProposal(nodes, rule, kVocab).status();
+  return ParseUnpreparedProposal(nodes, rule, kTokens).status();
 }
 
 TEST(ParseUnpreparedProposal, WantsAsManyEntriesAsTheFormNeeds) {
@@ -126,14 +126,14 @@ TEST(ParseUnpreparedProposal, WantsAsManyEntriesAsTheFormNeeds) {
   EXPECT_FALSE(Unprepared(q, Rule::kToken).ok()) << "an id without a weight";
   q.mutable_sparse()->add_weights(1);
   EXPECT_TRUE(Unprepared(q, Rule::kToken).ok());
-  for (int i = 0; i < kVocab; ++i) {
+  for (int i = 0; i < kTokens; ++i) {
     q.mutable_sparse()->add_ids(0);
     q.mutable_sparse()->add_weights(1);
   }
   EXPECT_FALSE(Unprepared(q, Rule::kToken).ok()) << "more entries than tokens";
   q.mutable_dense()->add_weights(1);
   EXPECT_TRUE(Unprepared(q, Rule::kToken).ok()) << "the others have weight 0";
-  q.mutable_dense()->mutable_weights()->Resize(kVocab, 1);
+  q.mutable_dense()->mutable_weights()->Resize(kTokens, 1);
   EXPECT_TRUE(Unprepared(q, Rule::kToken).ok());
   q.mutable_dense()->add_weights(0);
   EXPECT_TRUE(Unprepared(q, Rule::kToken).ok()) << "of a draft with more tokens, which it may not propose";

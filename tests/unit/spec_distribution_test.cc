@@ -12,11 +12,11 @@
 namespace outrider {
 namespace {
 
-constexpr int kVocab = 8;
+constexpr int kTokens = 8;
 
 // Why Prepare refuses q for a drafted token, or "ok".
 std::string Reason(Distribution q, TokenId drafted = 1, bool allow_absent = false) {
-  const absl::Status status = Prepare(q, drafted, kVocab, allow_absent);
+  const absl::Status status = Prepare(q, drafted, kTokens, allow_absent);
   if (status.ok()) return "ok";
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   const std::string message(status.message());
@@ -27,12 +27,12 @@ TEST(Prepare, RefusesWhatCouldNotHaveProducedTheToken) {
   const float nan = std::nanf(""), inf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(Reason(Sparse({1, 3}, {1, 2})), "ok");
   EXPECT_EQ(Reason(Sparse({1, 3}, {1, 2}), -1), "draft_token_out_of_range");
-  EXPECT_EQ(Reason(Sparse({1, 3}, {1, 2}), kVocab), "draft_token_out_of_range");
+  EXPECT_EQ(Reason(Sparse({1, 3}, {1, 2}), kTokens), "draft_token_out_of_range");
   EXPECT_EQ(Reason(Distribution{}), "q_missing");
   EXPECT_EQ(Reason(Distribution{}, 1, true), "ok");
   EXPECT_EQ(Reason(Sparse({1, 3}, {1})), "q_size_mismatch");
   EXPECT_EQ(Reason(Sparse({}, {})), "q_sum_not_positive");
-  EXPECT_EQ(Reason(Sparse({1, kVocab}, {1, 1})), "q_id_out_of_range");
+  EXPECT_EQ(Reason(Sparse({1, kTokens}, {1, 1})), "q_id_out_of_range");
   EXPECT_EQ(Reason(Sparse({-1, 1}, {1, 1})), "q_id_out_of_range");
   EXPECT_EQ(Reason(Sparse({1, 1}, {1, 1})), "q_ids_not_ascending");
   EXPECT_EQ(Reason(Sparse({3, 1}, {1, 1})), "q_ids_not_ascending");
@@ -50,7 +50,7 @@ TEST(Prepare, RefusesWhatCouldNotHaveProducedTheToken) {
   EXPECT_EQ(Reason(Dense({1, 0, 1, 1, 1, 1, 1, 1})), "q_zero_for_drafted_token");
   EXPECT_EQ(Reason(PointMass(1)), "ok");
   EXPECT_EQ(Reason(PointMass(2)), "q_zero_for_drafted_token");
-  EXPECT_EQ(Reason(PointMass(kVocab)), "q_id_out_of_range");
+  EXPECT_EQ(Reason(PointMass(kTokens)), "q_id_out_of_range");
 }
 
 TEST(Prepare, GivesTokensBeyondADraftsVocabularyWeightZeroAndTheSameSum) {
@@ -73,7 +73,7 @@ TEST(Prepare, GivesTokensBeyondADraftsVocabularyWeightZeroAndTheSameSum) {
 TEST(Prepare, TakesAPointMassWithoutIdAsTheDraftedToken) {
   Distribution q = PointMass(0);
   q.ids.clear();
-  ASSERT_TRUE(Prepare(q, 5, kVocab).ok());
+  ASSERT_TRUE(Prepare(q, 5, kTokens).ok());
   EXPECT_EQ(q(5), 1);
   EXPECT_EQ(q(0), 0);
 }
@@ -81,7 +81,7 @@ TEST(Prepare, TakesAPointMassWithoutIdAsTheDraftedToken) {
 TEST(Distribution, SparseAndDenseFormsOfTheSameWeightsAgree) {
   const Distribution dense = Dense({0, 3, 0, 1, 0, 0, 4, 0});
   const Distribution sparse = Sparse({1, 3, 6}, {3, 1, 4});
-  for (TokenId token = 0; token < kVocab; ++token) EXPECT_EQ(dense(token), sparse(token)) << token;
+  for (TokenId token = 0; token < kTokens; ++token) EXPECT_EQ(dense(token), sparse(token)) << token;
   for (double u = 0; u < 1; u += 0.01) EXPECT_EQ(Sample(dense, u), Sample(sparse, u));
   const TestRow p = {1, 1, 1, 1, 1, 1, 1, 1};
   EXPECT_DOUBLE_EQ(Overlap(p, dense), Overlap(p, sparse));

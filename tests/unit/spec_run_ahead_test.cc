@@ -18,7 +18,7 @@ namespace outrider {
 namespace {
 
 // A coordinator that drafts for outcomes of a round while the target judges it, and what it may do wrong.
-struct Scheme {
+struct AheadScheme {
   Rule rule = Rule::kToken;
   int k = 1;
   bool greedy_target = false;
@@ -34,12 +34,12 @@ struct Scheme {
   bool takes_the_likelier = false;
 };
 
-ProposalNode DraftNode(const Scheme& scheme, const Pair& pair, const Tokens& before, Enumerator& noise) {
+ProposalNode DraftNode(const AheadScheme& scheme, const Pair& pair, const Tokens& before, Enumerator& noise) {
   return Propose(scheme.rule, pair.draft.Row(before), 0, before.size(), noise);
 }
 
 // The proposal that follows `tokens`.
-Proposal Draft(const Scheme& scheme, const Pair& pair, Tokens tokens, uint64_t round_start,
+Proposal Draft(const AheadScheme& scheme, const Pair& pair, Tokens tokens, uint64_t round_start,
                Enumerator& noise) {
   noise.StartRound(round_start);
   Proposal proposal;
@@ -57,7 +57,7 @@ double ProbabilityOf(const Proposal& proposal) {
   return probability;
 }
 
-Proposal DraftAhead(const Scheme& scheme, const Pair& pair, const Tokens& tokens, uint64_t in_flight,
+Proposal DraftAhead(const AheadScheme& scheme, const Pair& pair, const Tokens& tokens, uint64_t in_flight,
                     Enumerator& noise) {
   const uint64_t start = scheme.start_ahead(in_flight, tokens.size());
   Proposal proposal = Draft(scheme, pair, tokens, start, noise);
@@ -87,7 +87,7 @@ std::set<Tokens> Assumed(const Pair& pair, const Tokens& committed, const Propos
   return assumed;
 }
 
-Verdict Judge(const Scheme& scheme, const Pair& pair, const Tokens& committed, const Proposal& proposal,
+Verdict Judge(const AheadScheme& scheme, const Pair& pair, const Tokens& committed, const Proposal& proposal,
               Enumerator& noise) {
   noise.StartRound(committed.size());
   const auto rows = [&](int i) -> absl::StatusOr<WeightRow> {
@@ -99,7 +99,7 @@ Verdict Judge(const Scheme& scheme, const Pair& pair, const Tokens& committed, c
 }
 
 // Rounds until there are `length` tokens.
-Tokens Text(const Scheme& scheme, const Pair& pair, int length, Enumerator& noise) {
+Tokens Text(const AheadScheme& scheme, const Pair& pair, int length, Enumerator& noise) {
   Tokens committed;
   Proposal proposal = Draft(scheme, pair, committed, 0, noise);
   while (static_cast<int>(committed.size()) < length) {
@@ -127,7 +127,7 @@ Tokens Text(const Scheme& scheme, const Pair& pair, int length, Enumerator& nois
   return committed;
 }
 
-double WorstDeviation(const Scheme& scheme, int length, const std::vector<Pair>& pairs = Pairs(2)) {
+double WorstDeviation(const AheadScheme& scheme, int length, const std::vector<Pair>& pairs = Pairs(2)) {
   double worst = 0;
   for (const Pair& pair : pairs) {
     const auto text = [&](Enumerator& noise) { return Text(scheme, pair, length, noise); };
@@ -160,7 +160,7 @@ TEST(ExactnessOfRunAhead, CoupledRule) {
 
 TEST(ExactnessOfRunAhead, AGreedyTargetEmitsItsArgmax) {
   for (Rule rule : {Rule::kToken, Rule::kBlock, Rule::kCoupled}) {
-    const Scheme scheme = {.rule = rule, .k = 2, .greedy_target = true};
+    const AheadScheme scheme = {.rule = rule, .k = 2, .greedy_target = true};
     for (const Pair& pair : Pairs(1)) {
       Tokens greedy;
       while (greedy.size() < 5) greedy.push_back(FindMax(pair.target.Row(greedy).weights).index);
@@ -178,14 +178,14 @@ TEST(ExactnessOfRunAhead, AGreedyTargetEmitsItsArgmax) {
 // Under the block rule a verdict depends on tokens beyond those that stand. By the token rule it does not, so
 // that this goes unpunished there.
 TEST(NegativeControlOfRunAhead, TheNoiseOfTheRoundInFlightIsNoticedUnderTheBlockRule) {
-  Scheme scheme = {.rule = Rule::kBlock, .k = 2};
+  AheadScheme scheme = {.rule = Rule::kBlock, .k = 2};
   scheme.start_ahead = [](uint64_t in_flight, uint64_t) { return in_flight; };
   EXPECT_GT(WorstDeviation(scheme, 2, AllPairs(2)), kNoticed);
 }
 
 TEST(NegativeControlOfRunAhead, TheLikelierOfTwoProposalsIsNoticed) {
   for (Rule rule : kRatioRules) {
-    Scheme scheme = {.rule = rule, .k = 1};
+    AheadScheme scheme = {.rule = rule, .k = 1};
     scheme.takes_the_likelier = true;
     EXPECT_GT(WorstDeviation(scheme, 3), kNoticed);
   }

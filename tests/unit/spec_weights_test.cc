@@ -16,7 +16,7 @@ namespace outrider {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kAlmostOne = 1 - 0x1.0p-53;
+constexpr double kLargestBelowOne = 1 - 0x1.0p-53;
 
 std::vector<float> RandomWeights(size_t n, uint32_t seed) {
   std::mt19937 random(seed);
@@ -58,7 +58,7 @@ TEST(SampleIndex, IsTheInverseOfTheCumulativeWeights) {
   EXPECT_EQ(sample(0.25), 3u);
   EXPECT_EQ(sample(0.7499), 3u);
   EXPECT_EQ(sample(0.75), 4u);
-  EXPECT_EQ(sample(kAlmostOne), 4u);
+  EXPECT_EQ(sample(kLargestBelowOne), 4u);
 }
 
 TEST(SampleIndex, NeverReturnsAnIndexWithoutWeightAndNeverRunsBackwards) {
@@ -75,8 +75,8 @@ TEST(SampleIndex, NeverReturnsAnIndexWithoutWeightAndNeverRunsBackwards) {
       EXPECT_GE(index, last);
       last = index;
     }
-    EXPECT_GT(weights[SampleIndex(weights, total, kAlmostOne)], 0);
-    EXPECT_GT(weights[SampleIndex(weights, total * (1 + 1e-12), kAlmostOne)], 0);
+    EXPECT_GT(weights[SampleIndex(weights, total, kLargestBelowOne)], 0);
+    EXPECT_GT(weights[SampleIndex(weights, total * (1 + 1e-12), kLargestBelowOne)], 0);
   }
 }
 

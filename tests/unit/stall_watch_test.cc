@@ -123,7 +123,7 @@ TEST(StallWatch, AnEngineThatHangsIsNeitherLiveNorServing) {
   });
   EXPECT_EQ(health(), std::pair(1, 1));
 
-  std::future<testing::ShortReply> answer = testing::Send(*worker, testing::FirstItem(1));
+  std::future<testing::ShortReply> answer = testing::SendShort(*worker, testing::FirstItem(1));
   reports.Await(true);
   EXPECT_EQ(health(), std::pair(2, 2));
   server.SetServing(true);

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using Action = FakeTarget::Action;
 
-constexpr TokenId kPoison = 666;
+constexpr TokenId kPoisonToken = 666;
 
 Request Prompt(std::vector<TokenId> tokens) {
   Request request;
@@ -22,7 +22,7 @@ Request Prompt(std::vector<TokenId> tokens) {
   return request;
 }
 
-Action Verdict7(const v1::TargetItem& /*item*/, v1::VerifyResult* result) {
+Action Corrected7(const v1::TargetItem& /*item*/, v1::VerifyResult* result) {
   result->mutable_verdict()->set_token(7);
   result->mutable_verdict()->set_kind(v1::TOKEN_KIND_CORRECTED);
   return Action::kAnswer;
@@ -33,7 +33,7 @@ class TargetClientPoolTest : public TargetPoolFixture {
  protected:
   void SetUp() override {
     StartTwo();
-    for (const auto& target : running_) target->fake.Do(Verdict7);
+    for (const auto& target : running_) target->fake.Do(Corrected7);
   }
 
   struct Client {
@@ -68,7 +68,7 @@ class TargetClientPoolTest : public TargetPoolFixture {
   void Record(size_t target, std::vector<v1::VerifyItem>* items, Action action) {
     running_[target]->fake.Do([items, action](const v1::TargetItem& item, v1::VerifyResult* result) {
       items->push_back(item.verify());
-      Verdict7(item, result);
+      Corrected7(item, result);
       return action;
     });
   }
@@ -112,11 +112,11 @@ TEST_F(TargetClientPoolTest, ATargetThatIsGoingAwayIsLeftAtTheNextRoundAndToldSo
 TEST_F(TargetClientPoolTest, AnItemThatTargetsDieOfIsSentThreeTimesToAllOfThemTogether) {
   const auto drop_poison = [](const v1::TargetItem& item, v1::VerifyResult* result) {
     const auto& tokens = UpdateOf(item).tokens();
-    const bool poisonous = std::find(tokens.begin(), tokens.end(), uint32_t{kPoison}) != tokens.end();
-    return poisonous ? Action::kDropStream : Verdict7(item, result);
+    const bool poisonous = std::find(tokens.begin(), tokens.end(), uint32_t{kPoisonToken}) != tokens.end();
+    return poisonous ? Action::kDropStream : Corrected7(item, result);
   };
   for (const auto& target : running_) target->fake.Do(drop_poison);
-  const auto guilty = MakeClient({1, kPoison}), innocent = MakeClient({1, 2});
+  const auto guilty = MakeClient({1, kPoisonToken}), innocent = MakeClient({1, 2});
   EXPECT_EQ(ReasonOf(Verify(*guilty)), "ITEM_LOST");
   EXPECT_EQ(running_[0]->fake.TakeCount() + running_[1]->fake.TakeCount(), 3);
   EXPECT_TRUE(Verify(*innocent).ok());

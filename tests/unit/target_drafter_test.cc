@@ -32,7 +32,7 @@ Request RequestFor(Tokens prompt, v1::Proposer proposer = v1::PROPOSER_EAGLE) {
   return request;
 }
 
-Generation Sequence(Tokens prompt) {
+Generation GenerationOf(Tokens prompt) {
   return Generation(RequestFor(std::move(prompt)), &TestTokenizer(), Clock::now());
 }
 
@@ -75,7 +75,7 @@ class TargetDrafterTest : public ::testing::Test {
     drafter_.OnProposal(n, std::move(proposal));
   }
 
-  Generation generation_ = Sequence({1, 2, 3});
+  Generation generation_ = GenerationOf({1, 2, 3});
   TargetDrafter drafter_{&generation_, v1::DRAFTER_KIND_EAGLE};
   v1::ItemTiming timing_;
 };
@@ -156,7 +156,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
   }
   // One item of a sequence, which asks for a proposal of that length.
   TargetAnswer Verify(const DraftLength& next) {
-    Generation generation = Sequence({1, 2, 3});
+    Generation generation = GenerationOf({1, 2, 3});
     TargetClient client(pool_.get(), &metrics_, &generation, Clock::time_point::max(), Fork());
     std::optional<absl::StatusOr<TargetAnswer>> answer;
     const auto verify = [&]() -> asio::awaitable<void> {
@@ -465,7 +465,7 @@ TEST_F(OwnProposalPoolTest, ATargetWithoutTheProposerDecodesPlain) {
   AwaitUp(1);
   prometheus::Registry registry;
   Metrics metrics(registry, 1);
-  Generation generation = Sequence({1, 2, 3});
+  Generation generation = GenerationOf({1, 2, 3});
   TargetClient client(pool_.get(), &metrics, &generation, Clock::time_point::max(), Fork());
   std::optional<absl::StatusOr<TargetAnswer>> answer;
   const DraftLength next{.most = 3};

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr double kTolerance = 1e-4;  // of the spread, as for one process
+constexpr double kRanksTolerance = 1e-4;  // of the spread, as for one process
 
 // Rank 0, with the others on threads.
 class Ranks {
@@ -41,17 +41,18 @@ class Ranks {
   std::unique_ptr<Runner> first_;
 };
 
-struct Case {
+struct RanksCase {
   std::string model;
   int ranks;
 };
 
-class TorchRanks : public ::testing::TestWithParam<Case> {};
+class TorchRanks : public ::testing::TestWithParam<RanksCase> {};
 
 INSTANTIATE_TEST_SUITE_P(All, TorchRanks,
-                         ::testing::Values(Case{"mha-float32", 4}, Case{"gqa3-sharded", 2},
-                                           Case{"mistral-window", 2}, Case{"qwen2-bias", 2},
-                                           Case{"qwen3-head-norms", 2}, Case{"gemma2", 2}, Case{"gemma3", 2}),
+                         ::testing::Values(RanksCase{"mha-float32", 4}, RanksCase{"gqa3-sharded", 2},
+                                           RanksCase{"mistral-window", 2}, RanksCase{"qwen2-bias", 2},
+                                           RanksCase{"qwen3-head-norms", 2}, RanksCase{"gemma2", 2},
+                                           RanksCase{"gemma3", 2}),
                          [](const auto& info) {
                            std::string name = info.param.model;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -65,7 +66,7 @@ TEST_P(TorchRanks, LogitsAreThoseOfTransformers) {
   for (const int chunk : {1, 7, 64}) {
     const Logits logits = AllLogits(runner, golden.tokens, chunk);
     ASSERT_EQ(logits.size(), golden.logits.size());
-    EXPECT_LE(LargestDifference(logits, golden.logits), kTolerance * golden.spread) << chunk;
+    EXPECT_LE(LargestDifference(logits, golden.logits), kRanksTolerance * golden.spread) << chunk;
   }
 }
 
@@ -124,7 +125,7 @@ TEST_P(TorchRanks, NodesHaveTheLogitsOfTheirPathsAsChains) {
   const TreeSequence tree = SomeTree(runner, /*prompt=*/30, /*nodes=*/20, /*reach=*/3, /*seed=*/7);
   const std::vector<BlockId> spare = BlocksFor(runner, 60, 32);
   const double tolerance =
-      kTolerance * ReadGolden(GetParam().model, runner.config().decoder.vocab_size).spread;
+      kRanksTolerance * ReadGolden(GetParam().model, runner.config().decoder.vocab_size).spread;
   const Logits expected = LogitsOfChains(runner, tree, spare);
   FeedPrompt(runner, tree);
   const SequenceRows rows = tree.Rows(tree.prompt() - 1, tree.slots());

@@ -14,7 +14,7 @@ namespace {
 
 using testing::FirstItem;
 using testing::Hold;
-using testing::Send;
+using testing::SendShort;
 using testing::ShortReply;
 
 class WorkerLimitsTest : public ::testing::Test {
@@ -24,7 +24,7 @@ class WorkerLimitsTest : public ::testing::Test {
     worker_ = testing::StartHeldWorker(
         hold_, options,
         {.on_step = nullptr, .on_state = nullptr, .on_items = [this](int more) { items_ += more; }});
-    first_ = Send(*worker_, FirstItem(1));
+    first_ = SendShort(*worker_, FirstItem(1));
     hold_->AwaitReached();
   }
   void TearDown() override { hold_->LetGo(); }
@@ -42,12 +42,12 @@ class WorkerLimitsTest : public ::testing::Test {
 TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   Start({.max_sequences = 2});
   std::vector<std::future<ShortReply>> waiting;
-  for (uint64_t id = 2; id < 10; ++id) waiting.push_back(Send(*worker_, FirstItem(id)));
+  for (uint64_t id = 2; id < 10; ++id) waiting.push_back(SendShort(*worker_, FirstItem(id)));
   EXPECT_FALSE(Answered(waiting.back())) << "four times the sequences may wait";
   EXPECT_EQ(items_, 9) << "they count from when they came";
   WorkItem more = FirstItem(1);
   more.base = 2;
-  std::future<ShortReply> refused = Send(*worker_, std::move(more));
+  std::future<ShortReply> refused = SendShort(*worker_, std::move(more));
   ASSERT_TRUE(Answered(refused)) << "the engine hangs";
   const ShortReply reply = refused.get();
   EXPECT_EQ(reply.status.code(), absl::StatusCode::kResourceExhausted);
@@ -58,7 +58,7 @@ TEST_F(WorkerLimitsTest, RefusesAtOnceWhatComesWhenTooManyItemsWait) {
   hold_->LetGo();
   EXPECT_TRUE(first_.get().status.ok());
   for (std::future<ShortReply>& answer : waiting) answer.get();
-  EXPECT_TRUE(Send(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
+  EXPECT_TRUE(SendShort(*worker_, FirstItem(1)).get().status.ok()) << "it takes items again";
   worker_->AwaitIdle(absl::InfiniteFuture());
   EXPECT_EQ(items_, 0);
 }
@@ -84,12 +84,13 @@ TEST_F(WorkerLimitsTest, TheAnswersOfAStepAreHeldTogether) {
 
 TEST_F(WorkerLimitsTest, ACancelledItemIsNeverAnsweredAndItsSequenceIsServedAgain) {
   Start();
-  std::future<ShortReply> cancelled = Send(*worker_, FirstItem(2)), other = Send(*worker_, FirstItem(3));
+  std::future<ShortReply> cancelled = SendShort(*worker_, FirstItem(2)),
+                          other = SendShort(*worker_, FirstItem(3));
   worker_->Cancel(FirstItem(2).id, 1);
   worker_->Cancel(FirstItem(3).id, 2);  // another round than the one that waits
   WorkItem next = FirstItem(2);
   next.round = 2;
-  std::future<ShortReply> later = Send(*worker_, std::move(next));
+  std::future<ShortReply> later = SendShort(*worker_, std::move(next));
   hold_->LetGo();
   EXPECT_TRUE(later.get().status.ok());
   EXPECT_TRUE(other.get().status.ok());
@@ -101,7 +102,7 @@ TEST_F(WorkerLimitsTest, RefusesRepetitionsOfAnItemInProgressBeyondSixteen) {
   Start();
   // The engine takes all of them before its next step.
   std::vector<std::future<ShortReply>> repeated;
-  for (int i = 0; i < 20; ++i) repeated.push_back(Send(*worker_, FirstItem(2)));
+  for (int i = 0; i < 20; ++i) repeated.push_back(SendShort(*worker_, FirstItem(2)));
   hold_->LetGo();
   int refused = 0;
   for (std::future<ShortReply>& reply : repeated) {
@@ -115,9 +116,9 @@ TEST_F(WorkerLimitsTest, RefusesRepetitionsOfAnItemInProgressBeyondSixteen) {
 
 TEST_F(WorkerLimitsTest, FinishesWhatItHasAndTakesNothingNewWhenItDrains) {
   Start();
-  std::future<ShortReply> waiting = Send(*worker_, FirstItem(2));
+  std::future<ShortReply> waiting = SendShort(*worker_, FirstItem(2));
   worker_->Drain();
-  std::future<ShortReply> late = Send(*worker_, FirstItem(3));
+  std::future<ShortReply> late = SendShort(*worker_, FirstItem(3));
   ASSERT_TRUE(Answered(late));
   const absl::Status status = late.get().status;
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
@@ -139,7 +140,7 @@ TEST_F(WorkerLimitsTest, MakesNoProgressWhileItsEngineHangs) {
   Start();
   const Worker::Progress before = worker_->progress();
   EXPECT_TRUE(before.busy);
-  Send(*worker_, FirstItem(2));
+  SendShort(*worker_, FirstItem(2));
   EXPECT_EQ(worker_->progress().iterations, before.iterations);
   hold_->LetGo();
   first_.get();
@@ -152,12 +153,12 @@ TEST_F(WorkerLimitsTest, ASequenceThatWasJustUsedKeepsItsPlace) {
   hold_->LetGo();
   Start({.max_sequences = 2, .abandoned_after = absl::Hours(1)});
   EXPECT_TRUE(first_.get().status.ok());
-  EXPECT_TRUE(Send(*worker_, FirstItem(2)).get().status.ok());
-  const absl::Status refused = Send(*worker_, FirstItem(3)).get().status;
+  EXPECT_TRUE(SendShort(*worker_, FirstItem(2)).get().status.ok());
+  const absl::Status refused = SendShort(*worker_, FirstItem(3)).get().status;
   EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
   EXPECT_EQ(ReasonOf(refused), "SEQUENCES_EXHAUSTED");
   worker_->Release(FirstItem(1).id);
-  EXPECT_TRUE(Send(*worker_, FirstItem(3)).get().status.ok());
+  EXPECT_TRUE(SendShort(*worker_, FirstItem(3)).get().status.ok());
 }
 
 // What on_failure is told of while a model fails with this.
@@ -185,8 +186,8 @@ TEST_P(WorkerFailureTest, OnlyADeviceThatIsLostIsReportedAsLost) {
                  .on_state = nullptr,
                  .on_items = nullptr,
                  .on_failure = [&](const absl::Status& status) { lost.push_back(status); }});
-  EXPECT_EQ(Send(worker, FirstItem(1)).get().status.code(), absl::StatusCode::kInternal);
-  EXPECT_TRUE(Send(worker, FirstItem(2)).get().status.ok()) << "the model is still there";
+  EXPECT_EQ(SendShort(worker, FirstItem(1)).get().status.code(), absl::StatusCode::kInternal);
+  EXPECT_TRUE(SendShort(worker, FirstItem(2)).get().status.ok()) << "the model is still there";
   EXPECT_EQ(lost.size(), absl::IsInternal(GetParam()) ? 1u : 0u);
 }
 

@@ -17,7 +17,7 @@ using testing::Seen;
 using testing::Traffic;
 using testing::TreeReply;
 
-testing::TrafficSettings Settings() {
+testing::TrafficSettings TreeSettings() {
   testing::TrafficSettings settings;
   for (const auto& [rule, temperature, logprobs] : {std::tuple(Rule::kToken, 1.0, -1),
                                                     {Rule::kToken, 0.0, -1},
@@ -157,7 +157,7 @@ class RandomTreesTest : public ::testing::TestWithParam<bool> {
  protected:
   template <class OfIt, class SamplerOfIt>
   static Seen Run(uint32_t seed, int block_size, int steps) {
-    return OfIt(seed, block_size, Settings(),
+    return OfIt(seed, block_size, TreeSettings(),
                 [](const RunnerOptions& load, WorkerOptions options) {
                   return GetParam() ? Start<SamplerOfIt>(load, testing::HostDevice(/*team=*/1), options)
                                     : Start<SamplerOfIt>(load, **BackendFor("native", "cpu"), options);
@@ -204,8 +204,8 @@ TEST(RandomTrees, APathThatIsNotMovedIsNoticed) {
       return start(load, backend, options);
     };
   };
-  EXPECT_GT(TargetTraffic(5, 4, Settings(), unmoved(Start<RejectionSampler>)).Run(20).wrong, 5);
-  EXPECT_GT(DraftTraffic(6, 4, Settings(), unmoved(Start<DraftSampler>)).Run(20).wrong, 5);
+  EXPECT_GT(TargetTraffic(5, 4, TreeSettings(), unmoved(Start<RejectionSampler>)).Run(20).wrong, 5);
+  EXPECT_GT(DraftTraffic(6, 4, TreeSettings(), unmoved(Start<DraftSampler>)).Run(20).wrong, 5);
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ std::vector<TokenId> Tokens(int n, int salt = 0) {
   return tokens;
 }
 
-SequenceId Id(uint64_t n) { return {n, ~n}; }
+SequenceId SequenceIdOf(uint64_t n) { return {n, ~n}; }
 
 std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
   auto params = std::make_shared<SequenceParams>();
@@ -59,7 +59,7 @@ void Guess(TokenId token, Proposal& proposal) {
 WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base,
               double temperature = 0) {
   WorkItem item;
-  item.id = Id(id);
+  item.id = SequenceIdOf(id);
   item.round = round;
   item.base = static_cast<uint32_t>(base);
   item.tokens.assign(all.begin() + base, all.end());
@@ -337,7 +337,7 @@ TEST_P(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
   auto worker = Target();
   EXPECT_EQ(Ask(*worker, Item(1, 1, Tokens(9), 4)).status.code(), absl::StatusCode::kNotFound);
   Ask(*worker, Item(2, 1, Tokens(9), 0));
-  worker->Release(Id(2));
+  worker->Release(SequenceIdOf(2));
   EXPECT_EQ(Ask(*worker, Item(2, 2, Tokens(9), 0)).status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(WaitFor([](const SequenceStoreCounts& s) { return s.sequences == 0; }).blocks_used, 0);
 }
@@ -420,7 +420,7 @@ TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
       tokens[i].push_back(reply.verdict->token);
       if (tokens[i].size() < 62) continue;
       finished.push_back(i);
-      tight->Release(Id(i));
+      tight->Release(SequenceIdOf(i));
     }
   }
   EXPECT_EQ(finished, (std::vector<int>{0, 1, 2}));
@@ -433,7 +433,7 @@ TEST_P(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart)
   std::vector<TokenId> first = Tokens(50), second = first;
   second[30] = 7;
   EXPECT_EQ(Ask(*worker, Item(1, 1, first, 0)).prefix_hit, 0);
-  worker->Release(Id(1));
+  worker->Release(SequenceIdOf(1));
   EXPECT_EQ(Ask(*worker, Item(2, 1, second, 0)).prefix_hit, 28);
   EXPECT_EQ(Ask(*worker, Item(3, 1, first, 0)).prefix_hit, 48);
   // A hit does not change the result.
@@ -497,7 +497,7 @@ TEST_P(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
                    }).blocks_used;
   WorkItem fork = Item(2, 1, prompt, 21);
   fork.params = Params(0);
-  fork.fork_of = Id(1);
+  fork.fork_of = SequenceIdOf(1);
   const Reply reply = Ask(*worker, std::move(fork));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.verdict->token, plain[22]);
@@ -518,7 +518,7 @@ TEST_P(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
   const auto ask = [&](uint64_t of, const std::vector<TokenId>& tokens, int base) {
     WorkItem fork = Item(2, 1, tokens, base);
     fork.params = Params(0);
-    fork.fork_of = Id(of);
+    fork.fork_of = SequenceIdOf(of);
     return Ask(*worker, std::move(fork)).status.code();
   };
   EXPECT_EQ(ask(7, Tokens(9), 8), absl::StatusCode::kNotFound) << "unknown";
@@ -585,7 +585,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
         auto [it, fresh] = alone.try_emplace(prompt);
         if (fresh) {
           it->second = Decode(*roomy, ++last_id, prompt, 6);
-          roomy->Release(Id(last_id));
+          roomy->Release(SequenceIdOf(last_id));
         }
         ASSERT_EQ(r.tokens, it->second);
         ++checks;
@@ -593,7 +593,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
         next.push_back(r);
         continue;
       }
-      worker->Release(Id(r.id));
+      worker->Release(SequenceIdOf(r.id));
     }
     running = std::move(next);
   }

@@ -51,7 +51,7 @@ TEST_F(WorkerTreeRoundsTest, ATreeThatIsSupersededOrCancelledLeavesNothingBehind
   const Proposal wrong = SecondChildren(std::vector<TokenId>{1, 2, 3, 4, 5, 6});
   const auto hold = std::make_shared<testing::Hold>();
   const auto worker = testing::StartHeldWorker(hold, {});
-  std::future<testing::ShortReply> busy = testing::Send(*worker, testing::FirstItem(9));
+  std::future<testing::ShortReply> busy = testing::SendShort(*worker, testing::FirstItem(9));
   hold->AwaitReached();
   std::future<TreeReply> superseded = SendTree(*worker, Verify(1, 1, Text(10), 0, wrong));
   std::future<TreeReply> next = SendTree(*worker, Verify(1, 2, Text(10), 0, right));

@@ -1,5 +1,6 @@
 """The protos follow buf's standard rules and are compatible with the landed version."""
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -10,6 +11,11 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import protos  # noqa: E402
+
+INTERNAL = {
+    "ADDRESS_UNAVAILABLE",  # a program ends with it
+    "KV_BLOCKS_EXHAUSTED",  # of a pool; its server answers KV_EXHAUSTED
+}
 
 
 @pytest.fixture
@@ -35,6 +41,17 @@ def test_the_protos_break_nobody() -> None:
 
 def test_what_landed_is_the_last_word() -> None:
     assert protos.outdated(protos.PROTO, protos.LANDED) == []
+
+
+def test_every_reason_of_an_error_is_documented() -> None:
+    """Over HTTP as the code that it has there, which is the reason in small letters."""
+    sources = [path for folder in ("client", "common", "coordinator", "draft_service", "target_service")
+               for path in (ROOT / folder).rglob("*.[ch]*")]
+    named = r'(?:MakeError\(\s*absl::StatusCode::\w+,|BusyError\(|InvalidFor\(|\berror\(|kUnavailable =)\s*"([A-Z_]+)"'
+    reasons = {reason for path in sources for reason in re.findall(named, path.read_text())}
+    assert len(reasons) > 50
+    rows = "".join((ROOT / "docs" / name).read_text() for name in ("protocol.md", "openai.md"))
+    assert {reason for reason in reasons if not re.search(rf"\b({reason}|{reason.lower()})\b", rows)} == INTERNAL
 
 
 @pytest.mark.parametrize("old, new, complaint", [

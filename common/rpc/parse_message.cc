@@ -41,19 +41,28 @@ std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobu
   return "";
 }
 
-// Takes one of `left` for each text and message. False if none is left or if the bytes are not such a
-// message.
+// Whether a field lies in a message as numbers: as it should, or with lengths if it is packed.
+bool IsNumbers(const FieldDescriptor& field, bool has_length) {
+  return field.cpp_type() != FieldDescriptor::CPPTYPE_STRING &&
+         field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE && (!has_length || field.is_packable());
+}
+
+// Takes one of `left` for each text and message, and for each field that `type` lacks, which is kept too.
+// False if none is left or if the bytes are not such a message.
 bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::protobuf::Descriptor& type,
                   int depth, size_t* left) {
   while (const uint32_t tag = in.ReadTag()) {
     const FieldDescriptor* const field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
-    const bool has_length = WireFormatLite::GetTagWireType(tag) == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-    if (!has_length || field == nullptr || (field->is_packable() && field->is_repeated())) {
+    const WireFormatLite::WireType wire_type = WireFormatLite::GetTagWireType(tag);
+    const bool has_length = wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
+    // No message of ours has a group. Those of others may hold any number of fields.
+    if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) *left = 0;
+    if (field != nullptr && IsNumbers(*field, has_length)) {
       if (!WireFormatLite::SkipField(&in, tag)) return false;
       continue;
     }
     if (*left == 0 || --*left == 0) return false;
-    if (field->type() != FieldDescriptor::TYPE_MESSAGE) {
+    if (!has_length || field == nullptr || field->type() != FieldDescriptor::TYPE_MESSAGE) {
       if (!WireFormatLite::SkipField(&in, tag)) return false;
       continue;
     }
@@ -78,7 +87,7 @@ absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Messa
     CountObjects(in, *message->GetDescriptor(), kMaxDepth, &left);
     if (left == 0) {
       return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()),
-                        " of fewer than ", most, " texts and messages");
+                        " of fewer than ", most, " texts, messages and unknown fields");
     }
   }
   grpc::ProtoBufferReader reader(source);

@@ -13,8 +13,8 @@
 namespace outrider {
 
 // INVALID_ARGUMENT for bytes that are not such a message: naming the field if it is text that is not UTF-8,
-// else with reason MESSAGE_INVALID. The same for a message with `most` or more texts and messages in it, each
-// of which takes dozens of bytes of memory, however few on the wire.
+// else with reason MESSAGE_INVALID. The same for a message with `most` or more texts, messages and unknown
+// fields in it, each of which takes dozens of bytes of memory, however few on the wire.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
                           size_t most = std::numeric_limits<size_t>::max());
 

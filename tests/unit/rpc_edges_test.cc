@@ -105,6 +105,21 @@ TEST(ParseMessage, TakesNoMoreTextsAndMessagesThanItMay) {
   EXPECT_EQ(FieldOf(ParseMessage(Bytes("\x0a\x01\xff"), &read, 2)), "text") << "what is wrong comes first";
 }
 
+TEST(ParseMessage, CountsFieldsThatItDoesNotKnow) {
+  v1::GenerateRequest read;
+  const auto parse = [&](const std::string& field, int count) {
+    std::string bytes;
+    for (int i = 0; i < count; ++i) bytes += field;
+    return ReasonOf(ParseMessage(Bytes(bytes), &read, 50));
+  };
+  // Field 15000 as a number and as a text, the text that is field 1 as a number, and an empty group.
+  for (const char* field : {"\xc0\xa9\x07\x01", "\xc2\xa9\x07\x01x", "\x08\x01"}) {
+    EXPECT_EQ(parse(field, 49), "");
+    EXPECT_EQ(parse(field, 50), "MESSAGE_INVALID");
+  }
+  EXPECT_EQ(parse("\xc3\xa9\x07\xc4\xa9\x07", 9), "MESSAGE_INVALID") << "longer than most, and a group";
+}
+
 TEST(ToGrpc, CutsWhatAClientSentBeforeItIsTooLongForATrailer) {
   const std::string sent(1 << 20, 'x');
   const grpc::Status cut = ToGrpc(FieldError("model", "one of: tiny", sent));

@@ -4,24 +4,23 @@
 #include "common/engine/sequence/sequence_store.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
+#include "tests/unit/store_testing.h"
 
 namespace outrider {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::Id;
 using ::testing::IsEmpty;
-
-constexpr int kBranchBlockSize = 4;
-constexpr int kBranchBlocks = 8;
-
-SequenceId BranchId(uint64_t n) { return {n, ~n}; }
+using testing::kStoreBlocks;
+using testing::kStoreBlockSize;
 
 class SequenceBranchesTest : public ::testing::Test {
  protected:
   // Drafts after `tokens` tokens, of which the store knows the first `base`.
   WorkItem Item(uint64_t id, int tokens, int base = 0) {
     WorkItem item;
-    item.id = BranchId(id);
+    item.id = Id(id);
     item.round = ++round_;
     item.base = static_cast<uint32_t>(base);
     const std::vector<TokenId> all(static_cast<size_t>(tokens), 7);
@@ -42,7 +41,7 @@ class SequenceBranchesTest : public ::testing::Test {
   }
   WorkItem Branch(uint64_t id, uint64_t origin, int tokens, int base) {
     WorkItem item = Item(id, tokens, base);
-    item.fork_of = BranchId(origin);
+    item.fork_of = Id(origin);
     item.branch = true;
     return item;
   }
@@ -60,7 +59,7 @@ class SequenceBranchesTest : public ::testing::Test {
   std::vector<uint64_t> answered_;  // whose items were answered, in order
   absl::Status last_;
   SequenceStore store_{
-      {.context = 100, .vocab = 200, .kv_blocks = kBranchBlocks, .block_size = kBranchBlockSize},
+      {.context = 100, .vocab = 200, .kv_blocks = kStoreBlocks, .block_size = kStoreBlockSize},
       {.max_sequences = 3, .abandoned_after = absl::Hours(1)},
       [](BlockId, BlockId) {},
       [](std::span<const BlockId>, std::span<const SlotMove>) {}};
@@ -91,30 +90,30 @@ TEST_F(SequenceBranchesTest, AnAnswerToABranchIsThatToTheSameItemOfAnotherSequen
 }
 
 TEST_F(SequenceBranchesTest, ItEvictsNobody) {
-  Hold(Item(1, 6 * kBranchBlockSize));
+  Hold(Item(1, 6 * kStoreBlockSize));
   Hold(Item(2, 4));
-  SequenceState* branch = store_.Admit(Branch(3, 1, 6 * kBranchBlockSize + 5, 6 * kBranchBlockSize));
+  SequenceState* branch = store_.Admit(Branch(3, 1, 6 * kStoreBlockSize + 5, 6 * kStoreBlockSize));
   ASSERT_NE(branch, nullptr);
   EXPECT_FALSE(store_.Reserve(*branch, 5)) << "one block is free";
   EXPECT_EQ(ReasonOf(last_), "KV_EXHAUSTED");
   EXPECT_EQ(store_.counts().preemptions, 0);
-  EXPECT_EQ(branch->num_computed(), 6 * kBranchBlockSize) << "it keeps what it has";
+  EXPECT_EQ(branch->num_computed(), 6 * kStoreBlockSize) << "it keeps what it has";
   EXPECT_EQ(store_.Admit(Branch(4, 1, 7, 6)), nullptr);
   EXPECT_EQ(ReasonOf(last_), "SEQUENCES_EXHAUSTED");
   store_.CheckInvariants();
 }
 
 TEST_F(SequenceBranchesTest, ItTakesWhatThePrefixCacheHasAndTheNextTakesTheSame) {
-  Hold(Item(1, kBranchBlocks * kBranchBlockSize));
-  store_.Release(BranchId(1));
-  ASSERT_EQ(store_.counts().blocks_cached, kBranchBlocks);
+  Hold(Item(1, kStoreBlocks * kStoreBlockSize));
+  store_.Release(Id(1));
+  ASSERT_EQ(store_.counts().blocks_cached, kStoreBlocks);
   for (int number = 2; number < 5; ++number) {
     WorkItem item = Item(number, 4);
     item.branch = true;
     SequenceState* branch = store_.Admit(std::move(item));
     EXPECT_TRUE(store_.Reserve(*branch, 4));
-    EXPECT_EQ(store_.counts().blocks_cached, kBranchBlocks - 1);
-    store_.Release(BranchId(number));
+    EXPECT_EQ(store_.counts().blocks_cached, kStoreBlocks - 1);
+    store_.Release(Id(number));
     EXPECT_EQ(store_.counts().blocks_free, 1);
   }
 }
@@ -122,15 +121,15 @@ TEST_F(SequenceBranchesTest, ItTakesWhatThePrefixCacheHasAndTheNextTakesTheSame)
 TEST_F(SequenceBranchesTest, WhatItLeavesBehindIsFree) {
   Hold(Item(1, 6));
   Hold(Branch(2, 1, 20, 6));
-  store_.Release(BranchId(2));
+  store_.Release(Id(2));
   EXPECT_EQ(store_.counts().blocks_used, 2);
   EXPECT_EQ(store_.counts().blocks_cached, 0);
   store_.CheckInvariants();
 }
 
 TEST_F(SequenceBranchesTest, ItAnswersWithWhatItHasDraftedWhenBlocksRunOut) {
-  Hold(Item(1, 7 * kBranchBlockSize));
-  SequenceState* branch = Compute(Branch(2, 1, 7 * kBranchBlockSize + 4, 7 * kBranchBlockSize));
+  Hold(Item(1, 7 * kStoreBlockSize));
+  SequenceState* branch = Compute(Branch(2, 1, 7 * kStoreBlockSize + 4, 7 * kStoreBlockSize));
   AppendToChain(5, {}, branch->answer().proposal);
   branch->Append(5);
   EXPECT_FALSE(store_.Reserve(*branch, 1));
@@ -140,13 +139,13 @@ TEST_F(SequenceBranchesTest, ItAnswersWithWhatItHasDraftedWhenBlocksRunOut) {
 }
 
 TEST_F(SequenceBranchesTest, OthersTakeItsBlocksBeforeThoseOfAnyOther) {
-  Hold(Item(1, 3 * kBranchBlockSize));
+  Hold(Item(1, 3 * kStoreBlockSize));
   Hold(Item(2, 4));
-  Hold(Branch(3, 1, 6 * kBranchBlockSize + 2, 3 * kBranchBlockSize));
+  Hold(Branch(3, 1, 6 * kStoreBlockSize + 2, 3 * kStoreBlockSize));
   ASSERT_EQ(store_.counts().blocks_free, 0);
-  ASSERT_NE(Compute(Item(2, 4 + 2 * kBranchBlockSize, 4)), nullptr);
+  ASSERT_NE(Compute(Item(2, 4 + 2 * kStoreBlockSize, 4)), nullptr);
   EXPECT_EQ(store_.counts().preemptions, 0) << "nobody waits for a branch";
-  EXPECT_NE(store_.Admit(Item(1, 3 * kBranchBlockSize + 1, 3 * kBranchBlockSize)), nullptr) << last_;
+  EXPECT_NE(store_.Admit(Item(1, 3 * kStoreBlockSize + 1, 3 * kStoreBlockSize)), nullptr) << last_;
   EXPECT_EQ(store_.Admit(Item(3, 30, 29)), nullptr);
   EXPECT_EQ(ReasonOf(last_), "BASE_BEYOND_CACHED");
   store_.CheckInvariants();
@@ -166,12 +165,12 @@ TEST_F(SequenceBranchesTest, OthersTakeItsPlace) {
 
 // What takes over from an old sequence is not the newest one.
 TEST_F(SequenceBranchesTest, ItIsAsOldAsItsOrigin) {
-  Hold(Item(1, 2 * kBranchBlockSize));
-  Hold(Item(2, 5 * kBranchBlockSize));
-  Hold(Branch(3, 1, 2 * kBranchBlockSize + 2, 2 * kBranchBlockSize));
-  store_.Promote(BranchId(3), absl::InfiniteFuture());
-  store_.Release(BranchId(1));
-  ASSERT_NE(Compute(Item(3, 2 * kBranchBlockSize + 5, 2 * kBranchBlockSize)), nullptr)
+  Hold(Item(1, 2 * kStoreBlockSize));
+  Hold(Item(2, 5 * kStoreBlockSize));
+  Hold(Branch(3, 1, 2 * kStoreBlockSize + 2, 2 * kStoreBlockSize));
+  store_.Promote(Id(3), absl::InfiniteFuture());
+  store_.Release(Id(1));
+  ASSERT_NE(Compute(Item(3, 2 * kStoreBlockSize + 5, 2 * kStoreBlockSize)), nullptr)
       << "the newer one made room";
   EXPECT_EQ(store_.Admit(Item(2, 30, 20)), nullptr);
   EXPECT_EQ(ReasonOf(last_), "BASE_BEYOND_CACHED");
@@ -181,11 +180,11 @@ TEST_F(SequenceBranchesTest, PromotionMakesItAnOrdinarySequence) {
   Hold(Item(1, 6));
   SequenceState* branch = store_.Admit(Branch(2, 1, 8, 6));
   const absl::Time deadline = absl::Now() + absl::Hours(1);
-  store_.Promote(BranchId(2), deadline);
+  store_.Promote(Id(2), deadline);
   EXPECT_FALSE(branch->branch());
   EXPECT_TRUE(branch->active());
   EXPECT_EQ(branch->deadline(), deadline);
-  store_.Promote(BranchId(9), deadline);
+  store_.Promote(Id(9), deadline);
 }
 
 TEST_F(SequenceBranchesTest, AnItemWithoutAssumptionMakesItAnOrdinarySequence) {
@@ -198,7 +197,7 @@ TEST_F(SequenceBranchesTest, AReleasedOneDisappearsWithItsWork) {
   Hold(Item(1, 6));
   store_.Admit(Branch(2, 1, 8, 6));
   answered_.clear();
-  store_.Release(BranchId(2));
+  store_.Release(Id(2));
   EXPECT_THAT(store_.active(), IsEmpty());
   EXPECT_THAT(answered_, IsEmpty());
   EXPECT_NE(store_.Admit(Item(2, 6)), nullptr) << "its id was not remembered";
@@ -206,14 +205,14 @@ TEST_F(SequenceBranchesTest, AReleasedOneDisappearsWithItsWork) {
 }
 
 TEST_F(SequenceBranchesTest, ADrawnTokenCountsAsCommittedAndIsNotLostForLackOfBlocks) {
-  Hold(Item(1, 7 * kBranchBlockSize));
-  WorkItem item = Branch(2, 1, 7 * kBranchBlockSize + 4, 7 * kBranchBlockSize);
+  Hold(Item(1, 7 * kStoreBlockSize));
+  WorkItem item = Branch(2, 1, 7 * kStoreBlockSize + 4, 7 * kStoreBlockSize);
   TokenId told = -1;
   item.on_next = [&](TokenId next) { told = next; };
   SequenceState* branch = Compute(std::move(item));
   branch->CommitNext(5);
   EXPECT_EQ(told, 5);
-  EXPECT_EQ(branch->committed(), 7 * kBranchBlockSize + 5);
+  EXPECT_EQ(branch->committed(), 7 * kStoreBlockSize + 5);
   EXPECT_FALSE(store_.Reserve(*branch, 1));
   EXPECT_TRUE(last_.ok()) << last_;
   store_.CheckInvariants();

@@ -5,17 +5,16 @@
 
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
+#include "tests/unit/store_testing.h"
 
 namespace outrider {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::Id;
 using ::testing::IsEmpty;
-
-constexpr int kBlockSize = 4;
-constexpr int kBlocks = 8;
-
-SequenceId Id(uint64_t n) { return {n, ~n}; }
+using testing::kStoreBlocks;
+using testing::kStoreBlockSize;
 
 class SequenceStoreTest : public ::testing::Test {
  protected:
@@ -48,10 +47,11 @@ class SequenceStoreTest : public ::testing::Test {
   std::vector<uint64_t> answers_;  // whose items were answered, in order
   absl::Status last_;
   Proposal last_proposal_;
-  SequenceStore store_{{.context = 100, .vocab = 200, .kv_blocks = kBlocks, .block_size = kBlockSize},
-                       {.max_sequences = 8, .lease = absl::Seconds(60), .prefix_cache = false},
-                       [](BlockId, BlockId) {},
-                       [](std::span<const BlockId>, std::span<const SlotMove>) {}};
+  SequenceStore store_{
+      {.context = 100, .vocab = 200, .kv_blocks = kStoreBlocks, .block_size = kStoreBlockSize},
+      {.max_sequences = 8, .lease = absl::Seconds(60), .prefix_cache = false},
+      [](BlockId, BlockId) {},
+      [](std::span<const BlockId>, std::span<const SlotMove>) {}};
 };
 
 TEST_F(SequenceStoreTest, WorkInProgressKeepsItsLease) {
@@ -63,7 +63,7 @@ TEST_F(SequenceStoreTest, WorkInProgressKeepsItsLease) {
 }
 
 TEST_F(SequenceStoreTest, AnExpiredSequenceGivesItsBlocksBack) {
-  store_.Finish(*Compute(1, 2 * kBlockSize), absl::OkStatus());
+  store_.Finish(*Compute(1, 2 * kStoreBlockSize), absl::OkStatus());
   EXPECT_EQ(store_.counts().blocks_used, 2);
   store_.ExpireLeases(absl::Now() + absl::Seconds(59));
   EXPECT_EQ(store_.counts().blocks_used, 2);
@@ -98,9 +98,9 @@ TEST_F(SequenceStoreTest, ANewerRoundTakesThePlaceOfOneInProgress) {
 }
 
 TEST_F(SequenceStoreTest, TheNewestMakesRoomForAnOlderOne) {
-  SequenceState* oldest = Compute(1, 2 * kBlockSize);
-  SequenceState* middle = Compute(2, 3 * kBlockSize);
-  Compute(3, 3 * kBlockSize);
+  SequenceState* oldest = Compute(1, 2 * kStoreBlockSize);
+  SequenceState* middle = Compute(2, 3 * kStoreBlockSize);
+  Compute(3, 3 * kStoreBlockSize);
   EXPECT_EQ(store_.counts().blocks_free, 0);
   oldest->Append(7);
   EXPECT_TRUE(store_.Reserve(*oldest, 1));
@@ -113,8 +113,8 @@ TEST_F(SequenceStoreTest, TheNewestMakesRoomForAnOlderOne) {
 
 // How far a draft has come when its blocks are taken may depend on its tokens.
 TEST_F(SequenceStoreTest, ADraftThatMakesRoomAnswersWithWhatItHas) {
-  SequenceState* older = Compute(1, 4 * kBlockSize);
-  SequenceState* draft = Compute(2, 4 * kBlockSize);
+  SequenceState* older = Compute(1, 4 * kStoreBlockSize);
+  SequenceState* draft = Compute(2, 4 * kStoreBlockSize);
   AppendToChain(5, {}, draft->answer().proposal);
   draft->Append(5);
   older->Append(7);
@@ -127,8 +127,8 @@ TEST_F(SequenceStoreTest, ADraftThatMakesRoomAnswersWithWhatItHas) {
 }
 
 TEST_F(SequenceStoreTest, ADraftThatFindsNoRoomAnswersWithWhatItHas) {
-  Compute(1, 4 * kBlockSize);
-  SequenceState* draft = Compute(2, 4 * kBlockSize);
+  Compute(1, 4 * kStoreBlockSize);
+  SequenceState* draft = Compute(2, 4 * kStoreBlockSize);
   AppendToChain(5, {}, draft->answer().proposal);
   draft->Append(5);
   EXPECT_FALSE(store_.Reserve(*draft, 1));
@@ -138,8 +138,8 @@ TEST_F(SequenceStoreTest, ADraftThatFindsNoRoomAnswersWithWhatItHas) {
 }
 
 TEST_F(SequenceStoreTest, TheNewestGivesWayItselfWhereOnlyOlderOnesHoldBlocks) {
-  Compute(1, 4 * kBlockSize);
-  SequenceState* newest = Compute(2, 4 * kBlockSize);
+  Compute(1, 4 * kStoreBlockSize);
+  SequenceState* newest = Compute(2, 4 * kStoreBlockSize);
   newest->Append(7);
   EXPECT_FALSE(store_.Reserve(*newest, 1));
   EXPECT_THAT(answers_, ElementsAre(2));

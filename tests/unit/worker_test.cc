@@ -15,9 +15,12 @@
 #include "draft_service/draft_sampler.h"
 #include "host_device_model.h"
 #include "target_service/rejection_sampler.h"
+#include "tests/unit/store_testing.h"
 
 namespace outrider {
 namespace {
+
+using testing::Id;
 
 constexpr char kModel[] = "tests/data/engine/mha-float32";
 constexpr int kContext = 512;
@@ -36,8 +39,6 @@ std::vector<TokenId> Tokens(int n, int salt = 0) {
   for (int i = 0; i < n; ++i) tokens[i] = (i * 37 + salt * 11 + 5) % 256;
   return tokens;
 }
-
-SequenceId SequenceIdOf(uint64_t n) { return {n, ~n}; }
 
 std::shared_ptr<SequenceParams> Params(double temperature, uint64_t seed = 1) {
   auto params = std::make_shared<SequenceParams>();
@@ -59,7 +60,7 @@ void Guess(TokenId token, Proposal& proposal) {
 WorkItem Item(uint64_t id, uint64_t round, const std::vector<TokenId>& all, int base,
               double temperature = 0) {
   WorkItem item;
-  item.id = SequenceIdOf(id);
+  item.id = Id(id);
   item.round = round;
   item.base = static_cast<uint32_t>(base);
   item.tokens.assign(all.begin() + base, all.end());
@@ -337,7 +338,7 @@ TEST_P(WorkerTest, AnUnknownSequenceIsNotFoundAndAReleasedOneStaysSo) {
   auto worker = Target();
   EXPECT_EQ(Ask(*worker, Item(1, 1, Tokens(9), 4)).status.code(), absl::StatusCode::kNotFound);
   Ask(*worker, Item(2, 1, Tokens(9), 0));
-  worker->Release(SequenceIdOf(2));
+  worker->Release(Id(2));
   EXPECT_EQ(Ask(*worker, Item(2, 2, Tokens(9), 0)).status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(WaitFor([](const SequenceStoreCounts& s) { return s.sequences == 0; }).blocks_used, 0);
 }
@@ -420,7 +421,7 @@ TEST_P(WorkerTest, PreemptedSequencesAreSentAgainAndEndAsIfAlone) {
       tokens[i].push_back(reply.verdict->token);
       if (tokens[i].size() < 62) continue;
       finished.push_back(i);
-      tight->Release(SequenceIdOf(i));
+      tight->Release(Id(i));
     }
   }
   EXPECT_EQ(finished, (std::vector<int>{0, 1, 2}));
@@ -433,7 +434,7 @@ TEST_P(WorkerTest, APromptThatBeginsLikeAnEarlierOneIsComputedFromWhereTheyPart)
   std::vector<TokenId> first = Tokens(50), second = first;
   second[30] = 7;
   EXPECT_EQ(Ask(*worker, Item(1, 1, first, 0)).prefix_hit, 0);
-  worker->Release(SequenceIdOf(1));
+  worker->Release(Id(1));
   EXPECT_EQ(Ask(*worker, Item(2, 1, second, 0)).prefix_hit, 28);
   EXPECT_EQ(Ask(*worker, Item(3, 1, first, 0)).prefix_hit, 48);
   // A hit does not change the result.
@@ -497,7 +498,7 @@ TEST_P(WorkerTest, AForkSharesTheBlocksOfItsOriginAndGoesItsOwnWay) {
                    }).blocks_used;
   WorkItem fork = Item(2, 1, prompt, 21);
   fork.params = Params(0);
-  fork.fork_of = SequenceIdOf(1);
+  fork.fork_of = Id(1);
   const Reply reply = Ask(*worker, std::move(fork));
   ASSERT_TRUE(reply.status.ok()) << reply.status;
   EXPECT_EQ(reply.verdict->token, plain[22]);
@@ -518,7 +519,7 @@ TEST_P(WorkerTest, AForkOfWhatIsNotThereIsNotFound) {
   const auto ask = [&](uint64_t of, const std::vector<TokenId>& tokens, int base) {
     WorkItem fork = Item(2, 1, tokens, base);
     fork.params = Params(0);
-    fork.fork_of = SequenceIdOf(of);
+    fork.fork_of = Id(of);
     return Ask(*worker, std::move(fork)).status.code();
   };
   EXPECT_EQ(ask(7, Tokens(9), 8), absl::StatusCode::kNotFound) << "unknown";
@@ -585,7 +586,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
         auto [it, fresh] = alone.try_emplace(prompt);
         if (fresh) {
           it->second = Decode(*roomy, ++last_id, prompt, 6);
-          roomy->Release(SequenceIdOf(last_id));
+          roomy->Release(Id(last_id));
         }
         ASSERT_EQ(r.tokens, it->second);
         ++checks;
@@ -593,7 +594,7 @@ TEST_P(WorkerTest, BooksBalanceAndAnswersHoldUnderRandomTraffic) {
         next.push_back(r);
         continue;
       }
-      worker->Release(SequenceIdOf(r.id));
+      worker->Release(Id(r.id));
     }
     running = std::move(next);
   }

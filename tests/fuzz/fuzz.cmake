@@ -36,7 +36,6 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)
-set_target_properties(outrider_fuzz_parsers PROPERTIES UNITY_BUILD OFF)
 outrider_follow(outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
 
 function(outrider_fuzz source)

@@ -1,17 +1,18 @@
 # What needs a GPU. It is built wherever the plug-in is, and skipped where no GPU can be used.
 if(OUTRIDER_CUDA)
+  outrider_batches(batches outrider_gpu_test
+    ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/gpu_model.h
+    ${CMAKE_CURRENT_LIST_DIR}/gpu_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/main.cc
+    ${CMAKE_CURRENT_LIST_DIR}/matmul_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc)
   outrider_program(outrider_gpu_test
-    SOURCES
-      ${CMAKE_CURRENT_LIST_DIR}/attention_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/decide_kernels_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/gpu_model.h
-      ${CMAKE_CURRENT_LIST_DIR}/gpu_testing.h
-      ${CMAKE_CURRENT_LIST_DIR}/layer_kernels_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/main.cc
-      ${CMAKE_CURRENT_LIST_DIR}/matmul_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/model_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/step_graphs_test.cc
-      ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
+    SOURCES ${batches}
     LIBS
       outrider_cuda_engine outrider::engine outrider::draft_sampler outrider::rejection_sampler GTest::gmock
       Threads::Threads)
@@ -24,7 +25,7 @@ if(OUTRIDER_CUDA)
 
   # A GPU that is emulated: the plug-in's host code and the source of its kernels, with CUDA's headers and none of its
   # libraries.
-  add_library(gpu_emulation OBJECT
+  outrider_batches(batches gpu_emulation
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/attention.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/cuda_model.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/decoder_layers.cc
@@ -32,9 +33,11 @@ if(OUTRIDER_CUDA)
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/matmul_trial.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/step_graphs.cc
     ${CMAKE_SOURCE_DIR}/common/engine/cuda/weights.cc
+    ${CMAKE_CURRENT_LIST_DIR}/emulation/cuda_runtime.cc)
+  add_library(gpu_emulation OBJECT
+    ${batches}
     ${CMAKE_CURRENT_LIST_DIR}/emulation/algorithms.h
     ${CMAKE_CURRENT_LIST_DIR}/emulation/cublas_lt.cc
-    ${CMAKE_CURRENT_LIST_DIR}/emulation/cuda_runtime.cc
     ${CMAKE_CURRENT_LIST_DIR}/emulation/kernels.cc
     ${CMAKE_CURRENT_LIST_DIR}/emulation/work.h)
   target_link_libraries(gpu_emulation PUBLIC outrider::cuda_host flashinfer::flashinfer GTest::gmock)

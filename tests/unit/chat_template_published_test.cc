@@ -32,12 +32,12 @@ std::string Sha256(const std::string& text) {
 }
 
 // What our engine writes, or in what words it refuses, in the form of the goldens.
-struct Rendered {
+struct Rendering {
   std::string text;
   Json golden;
 };
 
-Rendered Render(const ChatTemplate& chat_template, const Json& conversation, std::time_t now) {
+Rendering Render(const ChatTemplate& chat_template, const Json& conversation, std::time_t now) {
   const auto text = chat_template.Render({.messages = Messages(conversation)}, now);
   if (text.ok()) return {text->text, {{"bytes", text->text.size()}, {"sha256", Sha256(text->text)}}};
   const std::string refusal(text.status().message());
@@ -60,7 +60,7 @@ class PublishedTemplates : public ::testing::Test {
     int different = 0;
     for (size_t i = 0; i < goldens_["conversations"].size(); ++i) {
       const Json& conversation = goldens_["conversations"][i];
-      const Rendered ours = Render(*chat_template, conversation, goldens_["now"]);
+      const Rendering ours = Render(*chat_template, conversation, goldens_["now"]);
       const Json& theirs = published_[name]["goldens"][i];
       if (ours.golden == theirs) continue;
       ++different;

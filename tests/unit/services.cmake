@@ -43,8 +43,8 @@ outrider_unit_test(coordinator_test
     unit/target_drafter_test.cc
     unit/token_rows_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
-set_source_files_properties(unit/chat_template_input_test.cc unit/chat_template_published_test.cc PROPERTIES
-  COMPILE_DEFINITIONS OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")
+target_compile_definitions(coordinator_test PRIVATE
+  OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")
 outrider_unit_test(gateway_test
   SOURCES
     unit/gateway_answer_test.cc

@@ -1,6 +1,7 @@
 # Compiles for ARM64 on another machine, against the libraries that scripts/test_arm64 unpacks.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
 set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
 set(CMAKE_SYSROOT ${CMAKE_CURRENT_LIST_DIR}/../.tools/arm64)
 set(CMAKE_FIND_ROOT_PATH ${CMAKE_SYSROOT})

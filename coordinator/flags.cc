@@ -1,5 +1,7 @@
 #include "coordinator/flags.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/gguf/model_path.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
 #include "coordinator/api/parse_request.h"
@@ -11,7 +13,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                                  const CLI::Validator& check) {
     app.add_option(flag, value, what)->check(check)->capture_default_str();
   };
-  app.add_option("--tokenizer", flags.tokenizer, "tokenizer.json of the models, or the folder it is in")
+  app.add_option("--tokenizer", flags.tokenizer,
+                 absl::StrCat("tokenizer.json of the models, or ", kModelNames))
       ->required();
   app.add_flag(
       "--control-tokens-in-chat", flags.control_tokens_in_chat,
@@ -19,7 +22,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   add_option(
       "--generation-config", flags.generation_config,
       "auto: how the model is sampled from, where a request does not say, is for the generation_config.json "
-      "beside the tokenizer to say; none",
+      "beside the tokenizer to say, which a GGUF file has not; none",
       CLI::IsMember({"auto", "none"}));
   const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
     app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
@@ -54,7 +57,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option(
          "--served-model-name", flags.served_model_names,
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
-         "any; the target's folder")
+         "any; the target's folder or file")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
   add_option("--draft-tokens", flags.draft_tokens,
              "K, unless a request says otherwise; auto: chosen round by round from measured times and "

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/gguf/model_path.h"
 #include "common/net/asio.h"
 #include "common/obs/log.h"
 #include "common/obs/version.h"
@@ -37,6 +38,7 @@ constexpr int kParserThreads = 2;
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
 constexpr size_t kMinKeyBytes = 16;  // of --cache-key-file
+constexpr char kTokenizerFile[] = "tokenizer.json";
 
 Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
@@ -63,10 +65,15 @@ absl::StatusOr<std::optional<std::string>> CacheKey(const Flags& flags) {
 }
 
 absl::StatusOr<Loaded> Load(const Flags& flags) {
-  std::filesystem::path path = flags.tokenizer;
-  if (std::filesystem::is_directory(path)) path /= "tokenizer.json";
-  std::unique_ptr<Tokenizer> tokenizer = OUTRIDER_TRY(Tokenizer::Load(path.string()));
-  auto chat_template = ChatTemplate::Load(path.parent_path().string());
+  std::string path = flags.tokenizer;
+  std::error_code none;
+  if (IsGguf(path) || !std::filesystem::is_regular_file(path, none)) {
+    path = FileOf(OUTRIDER_TRY(FindModel(path, kTokenizerFile)), kTokenizerFile);
+  }
+  std::unique_ptr<Tokenizer> tokenizer = OUTRIDER_TRY(Tokenizer::Load(path));
+  // Of the folder that has the other files too, or of the GGUF file.
+  const std::string model = IsGguf(path) ? path : std::filesystem::path(path).parent_path().string();
+  auto chat_template = ChatTemplate::Load(model);
   const bool adaptive = flags.draft_tokens == "auto";
   RequestDefaults defaults{.draft_tokens = adaptive ? 5 : std::stoi(flags.draft_tokens),
                            .adaptive = adaptive,
@@ -78,7 +85,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .control_tokens_in_chat = flags.control_tokens_in_chat};
   if (flags.generation_config == "auto") {
-    defaults.sampling = OUTRIDER_TRY(ReadSamplingDefaults(path.parent_path().string()));
+    defaults.sampling = OUTRIDER_TRY(ReadSamplingDefaults(model));
     if (defaults.sampling.ByteSizeLong() > 0) {
       LogInfo("sampling defaults", {{"values", defaults.sampling.ShortDebugString()}});
     }

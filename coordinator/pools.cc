@@ -44,20 +44,14 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
   };
   // A draft that comes back may be another, if all drafts are alike: proposals come with their own q.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
-    absl::Status status = CheckPair(info, pools->targets->info());
-    status.Update(CheckFingerprint(info, tokenizer));
+    absl::Status status = CheckFingerprint(info, tokenizer);
     status.Update(CheckWeights(info, pools->drafts->info_of_any_up()));
     return status;
-  };
-  const auto on_targets = [pools, on_change] {
-    // The drafts may have been compared with other targets, or with none.
-    if (pools->targets->up() && pools->drafts != nullptr) pools->drafts->CheckAgain();
-    on_change();
   };
   const auto error = [](absl::string_view flag, const absl::Status& status) {
     return Invalid(flag, ": ", status.message());
   };
-  auto target_pool = TargetPool::Create(context, std::move(targets), check_target, on_targets);
+  auto target_pool = TargetPool::Create(context, std::move(targets), check_target, on_change);
   if (!target_pool.ok()) return error("--target", target_pool.status());
   pools->targets = *std::move(target_pool);
   if (drafts.addresses.empty()) return result;
@@ -85,24 +79,6 @@ absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& token
       theirs == ours ? absl::StrCat(", though both have ", ours, " tokens")
                      : absl::StrCat(": its vocabulary has ", theirs, " tokens, the coordinator's ", ours),
       Fingerprints(info.fingerprint(), expected)));
-}
-
-absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target) {
-  if (target == nullptr || draft.fingerprint() == target->fingerprint()) return absl::OkStatus();
-  const auto both = [](const auto& drafts, const auto& targets) {
-    return absl::StrCat(drafts, " for the draft, ", targets, " for the target");
-  };
-  const std::string drafts_ends = absl::StrJoin(draft.eos_ids(), " ");
-  const std::string targets_ends = absl::StrJoin(target->eos_ids(), " ");
-  // The fingerprints then differ for that reason alone, or CheckFingerprint reports it.
-  const bool sizes_differ = draft.vocab_size() != target->vocab_size();
-  if (sizes_differ && drafts_ends == targets_ends) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "draft ", draft.model(), " and target ", target->model(),
-      drafts_ends != targets_ends
-          ? absl::StrCat(" end a text with different tokens, ", both(drafts_ends, targets_ends))
-          : absl::StrCat(" have different tokenizers, though both have ", draft.vocab_size(), " tokens"),
-      Fingerprints(draft.fingerprint(), target->fingerprint())));
 }
 
 absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others) {

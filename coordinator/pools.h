@@ -25,13 +25,10 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
 
 void Report(const Pools& pools, Metrics& metrics);
 
-// OK if the server's model uses the tokens of `tokenizer`. Like the checks below, it fails with
-// FAILED_PRECONDITION and a message for operators.
+// OK if the server's model uses the tokens of `tokenizer`; draft and target then agree on them. Their
+// vocabularies may differ in size, and their texts in what ends them: the target's ids decide. Like the
+// checks below, it fails with FAILED_PRECONDITION and a message for operators.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer);
-
-// OK if draft and target agree on the token ids, given that each passes CheckFingerprint. Their vocabularies
-// may differ in size. OK if `target` is null: there is none yet.
-absl::Status CheckPair(const v1::ServerInfo& draft, const v1::ServerInfo* target);
 
 // OK if the server has the weights of the others of its pool (null: none was met): a sequence may move to any
 // of them, and the tokens of a request come from one model. What a server does not say is not compared.

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "absl/strings/str_cat.h"
+#include "common/gguf/model_path.h"
 #include "common/rpc/address.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
@@ -45,12 +46,13 @@ void AddName(CLI::App& command, const char* flag, Message* message, void (Messag
 }
 
 std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
-  const auto add = [&command](const char* flag, auto& value, const char* help) {
+  const auto add = [&command](const char* flag, auto& value, const std::string& help) {
     return command.add_option(flag, value, help)->capture_default_str();
   };
-  return {add("--target-model", options.target_model, "folder of the target model; the shipped one"),
+  return {add("--target-model,--model", options.target_model,
+              absl::StrCat("the target model: ", kModelNames, "; the shipped one")),
           add("--draft-model", options.draft_model,
-              "folder of the draft model, or none to draft with n-grams; the shipped one, none with "
+              "the draft model, likewise, or none to draft with n-grams; the shipped one, none with "
               "--target-model"),
           command
               .add_option(
@@ -204,7 +206,7 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
   command.add_option(
       "--served-model-name", options.served_model_names,
       "name of the model in that API; may be given again: the first is in answers, requests may "
-      "use any; the target's folder");
+      "use any; the target's folder or file");
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     command
         .add_option(kMetricsListenFlags[service], options.metrics_listen[service],

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/gguf/model_path.h"
 #include "common/rpc/address.h"
 #include "common/spec/status.h"
 #include "common/text/strings.h"
@@ -29,11 +30,11 @@ constexpr absl::Duration kGrace = absl::Seconds(3);
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
 
-absl::StatusOr<std::string> FindModel(const std::string& given, const fs::path& shipped, const char* flag) {
-  const fs::path path = given.empty() ? shipped.lexically_normal() : fs::path(given);
-  if (fs::exists(path / "config.json")) return path.string();
-  return absl::NotFoundError(absl::StrCat("no model at ", path.string(), " (it has no config.json)",
-                                          given.empty() ? absl::StrCat("; give one with ", flag) : ""));
+absl::StatusOr<std::string> ModelOr(const fs::path& shipped, const std::string& given, const char* flag) {
+  if (!given.empty()) return FindModel(given);
+  auto model = FindModel(shipped.lexically_normal().string());
+  if (model.ok()) return model;
+  return absl::NotFoundError(absl::StrCat(model.status().message(), "; give one with ", flag));
 }
 
 std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
@@ -191,11 +192,11 @@ absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalS
   const fs::path installed = programs / "../share/outrider/models";
   const fs::path shipped = fs::exists(installed) ? installed : programs / "../../../models";
   const std::string target_model =
-      OUTRIDER_TRY(FindModel(options.target_model, shipped / "tiny-target", "--target-model"));
+      OUTRIDER_TRY(ModelOr(shipped / "tiny-target", options.target_model, "--target-model"));
   std::unique_ptr<LocalServices> services(new LocalServices(options));
   std::string draft_model = kNoDraftModel;
   if (services->has_draft()) {
-    draft_model = OUTRIDER_TRY(FindModel(options.draft_model, shipped / "tiny-draft", "--draft-model"));
+    draft_model = OUTRIDER_TRY(ModelOr(shipped / "tiny-draft", options.draft_model, "--draft-model"));
   }
   services->programs_ = programs;
   services->folder_ = OUTRIDER_TRY(MakePrivateFolder());

@@ -19,11 +19,11 @@ enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;
 inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
-// Instead of a draft model's folder: no draft service is started, and n-grams of the text are drafted.
+// Instead of a draft model: no draft service is started, and n-grams of the text are drafted.
 inline constexpr char kNoDraftModel[] = "none";
 
 struct LocalServicesOptions {
-  std::string target_model;  // folders; empty: the shipped pair
+  std::string target_model;  // for FindModel; empty: the shipped pair
   std::string draft_model;   // or kNoDraftModel
   // Folders of the target's proposers; an empty name counts for nothing. None: all that the shipped target
   // comes with, where it runs on a CPU or libtorch.
@@ -42,7 +42,7 @@ struct LocalServicesOptions {
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
   bool insecure = false;                              // listen also where other hosts can connect
-  // Names of the model in OpenAI's API; empty: the target's folder.
+  // Names of the model in OpenAI's API; empty: the target's folder or file.
   std::vector<std::string> served_model_names;
   double drain_seconds = 0;  // for requests in progress when Stop is called
 };

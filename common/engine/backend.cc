@@ -12,6 +12,7 @@
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/memory.h"
 #include "common/engine/plugin.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -160,7 +161,7 @@ absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options
       {spec.sliding_rope_theta.has_value(), "two kinds of rotation"}};
   for (const auto& [is_there, what] : features) {
     if (!is_there) continue;
-    return Invalid(options.model_dir, "/config.json: the model has ", what,
+    return Invalid(FileOf(options.model_dir, "config.json"), ": the model has ", what,
                    ", which only --engine torch computes");
   }
   return absl::OkStatus();

@@ -8,9 +8,8 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "common/engine/decoder/checkpoint.h"
 #include "common/engine/decoder/frequent_head.h"
-#include "common/engine/decoder/safetensors.h"
-#include "common/engine/decoder/unpacked_tensors.h"
 #include "common/engine/proposers/load.h"
 #include "common/engine/self_test.h"
 #include "common/spec/status.h"
@@ -70,13 +69,9 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
 
 absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& options, const Backend& backend) {
   OUTRIDER_TRY(CheckOptions(backend, options));
-  ModelConfig config = OUTRIDER_TRY(ReadModelConfig(options.model_dir));
-  const SafeTensors stored = OUTRIDER_TRY(SafeTensors::Open(options.model_dir));
-  // No backend computes with a packed format.
-  std::optional<UnpackedTensors> unpacked;
-  if (config.quantization) unpacked.emplace(stored, *config.quantization);
-  const TensorSource& whole = unpacked ? static_cast<const TensorSource&>(*unpacked) : stored;
-  std::unique_ptr<Runner> runner(new Runner(options, std::move(config)));
+  const std::unique_ptr<const Checkpoint> checkpoint = OUTRIDER_TRY(Checkpoint::Open(options.model_dir));
+  const TensorSource& whole = checkpoint->weights();
+  std::unique_ptr<Runner> runner(new Runner(options, checkpoint->config()));
   if (backend.IsTestedFirst()) {
     OUTRIDER_TRY(SelfTest(backend, runner->config_.decoder, options, runner->thread_pool_));
   }
@@ -90,7 +85,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
   runner->model_ = OUTRIDER_TRY(backend.Load(spec, weights, sized, runner->thread_pool_));
-  if (options.parallel.rank == 0) runner->weights_hash_ = stored.Hash();
+  if (options.parallel.rank == 0) runner->weights_hash_ = checkpoint->Hash();
   if (options.heads.empty()) return runner;
   runner->proposers_ = OUTRIDER_TRY(LoadProposers({.backend = backend,
                                                    .options = options,

@@ -52,7 +52,7 @@ struct ParallelOptions {
 enum class ModelRole : uint8_t { kAny, kDraft, kTarget };
 
 struct RunnerOptions {
-  std::string model_dir;          // a Hugging Face directory: config.json and safetensors
+  std::string model_dir;          // a folder with config.json and safetensors, or a GGUF file
   std::string engine = "native";  // our kernels for the device, or "torch": libtorch
   std::string device = "cpu";     // or "cuda:N"
   // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; keys and values bfloat16), or

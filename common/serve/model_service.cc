@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/engine/backend.h"
+#include "common/gguf/model_path.h"
 #include "common/obs/version.h"
 #include "common/serve/served_model.h"
 #include "common/serve/server_process.h"
@@ -41,8 +42,7 @@ struct Flags {
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.option_defaults()->always_capture_default();
   for (ServiceFlags& service : flags.services) {
-    app.add_option(service.prefix + "model", service.runner.model_dir, "Hugging Face directory of the model")
-        ->required();
+    app.add_option(service.prefix + "model", service.runner.model_dir, kModelNames)->required();
     DefineAddressFlag(app, service.prefix + "listen", service.listen);
   }
   DefineListenFlags(app, flags.process);
@@ -159,7 +159,7 @@ absl::Status Check(const Models& models, const Flags& flags) {
     }
     if (!models[i]->SpeaksAs(*models.front())) {
       return Invalid(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
-                     first.prefix, "model ", first.runner.model_dir, ", or ends a text with other tokens");
+                     first.prefix, "model ", first.runner.model_dir);
     }
   }
   return absl::OkStatus();
@@ -238,8 +238,13 @@ int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv) {
   for (size_t i = 0; i < program.services.size(); ++i) {
     if (program.services[i].define_flags) program.services[i].define_flags(app, flags.services[i].runner);
   }
-  return RunProcess(app, argc, argv, program.name, flags.process,
-                    [&] { return flags.self_test ? SelfTest(program, flags) : Serve(program, flags); });
+  return RunProcess(app, argc, argv, program.name, flags.process, [&]() -> absl::Status {
+    for (ServiceFlags& service : flags.services) {
+      std::string& model = service.runner.model_dir;
+      model = OUTRIDER_TRY(FindModel(model));
+    }
+    return flags.self_test ? SelfTest(program, flags) : Serve(program, flags);
+  });
 }
 
 }  // namespace outrider

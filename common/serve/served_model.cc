@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <filesystem>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
+#include "common/gguf/model_path.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
 #include "common/obs/version.h"
@@ -26,8 +26,7 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_boot_id(FreshBits());
   info.set_fingerprint(
       ModelFingerprint(tokenizer_fingerprint, config.decoder.vocab_size, config.eos_token_ids));
-  const std::filesystem::path dir = std::filesystem::weakly_canonical(options.runner.model_dir);
-  info.set_model((dir.has_filename() ? dir : dir.parent_path()).filename().string());
+  info.set_model(ModelName(options.runner.model_dir));
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
@@ -144,11 +143,9 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
 }
 
 absl::Status ServedModel::Check() {
-  const auto config = OUTRIDER_TRY(ReadModelConfig(options_.runner.model_dir));
-  const auto tokenizer =
-      OUTRIDER_TRY(Tokenizer::Load(absl::StrCat(options_.runner.model_dir, "/tokenizer.json")));
+  OUTRIDER_TRY(ReadModelConfig(options_.runner.model_dir));
+  const auto tokenizer = OUTRIDER_TRY(Tokenizer::Load(FileOf(options_.runner.model_dir, "tokenizer.json")));
   tokenizer_ = tokenizer->Fingerprint();
-  eos_ids_ = config.eos_token_ids;
   return absl::OkStatus();
 }
 
@@ -197,9 +194,9 @@ void ServedModel::Follow() {
 }
 
 Endpoint ServedModel::Start() {
-  if (const std::optional<Quantization>& quantization = runner_->config().quantization) {
+  if (const std::string& packed = runner_->config().packed; !packed.empty()) {
     LogInfo("quantised weights unpacked",
-            {{"model", info_.model()}, {"from", QuantizationInWords(*quantization)}, {"to", info_.dtype()}});
+            {{"model", info_.model()}, {"from", packed}, {"to", info_.dtype()}});
   }
   const int frequent = options_.runner.frequent_tokens;
   if (frequent > 0 && frequent < runner_->config().decoder.vocab_size) {

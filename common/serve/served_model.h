@@ -81,10 +81,8 @@ class ServedModel {
 
   // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
-  // Whether both models have the same tokens, and the same ones that end a text.
-  bool SpeaksAs(const ServedModel& other) const {
-    return tokenizer_ == other.tokenizer_ && eos_ids_ == other.eos_ids_;
-  }
+  // Whether both models have the same tokens.
+  bool SpeaksAs(const ServedModel& other) const { return tokenizer_ == other.tokenizer_; }
   // Loads the model, or ends the process. Any thread. `budget` divides the memory among models; null if there
   // is only one.
   void Load(KvBudget* budget);
@@ -115,8 +113,7 @@ class ServedModel {
 
   const ModelServiceSpec& spec_;
   ServedModelOptions options_;
-  uint64_t tokenizer_ = 0;  // its fingerprint
-  std::vector<TokenId> eos_ids_;
+  uint64_t tokenizer_ = 0;            // its fingerprint
   std::atomic<bool> drains_ = false;  // a rank other than 0; then rank 0's end is no failure
   std::unique_ptr<Runner> runner_;
   v1::ServerInfo info_;

@@ -5,15 +5,20 @@
 #include <concepts>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <initializer_list>
+#include <tuple>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_replace.h"
+#include "common/gguf/gguf_file.h"
+#include "common/gguf/model_path.h"
 #include "common/kv/prefix_hash.h"
 #include "common/spec/status.h"
 #include "common/text/bpe_model.h"
 #include "common/text/pre_tokenizer.h"
+#include "common/text/tokenizer_gguf.h"
 
 namespace outrider {
 namespace {
@@ -63,31 +68,52 @@ uint64_t Flags(std::initializer_list<bool> flags) {
   return bits;
 }
 
+// Whether a step puts SentencePiece's symbol for a space before a text, in one of its forms.
+bool AddsSpace(const TokenizerSpec& spec) {
+  const std::string& space = spec.spelling.space;
+  const auto prepends = [&](const NormalizeStep& step) {
+    return step.kind == NormalizeStep::Kind::kPrepend && step.content == space;
+  };
+  const auto begins = [&](const SplitStep& step) {
+    return (step.kind == SplitStep::Kind::kPrefixSpace || step.kind == SplitStep::Kind::kStartSpace) &&
+           step.pattern == space;
+  };
+  return std::ranges::any_of(spec.normalizer, prepends) || std::ranges::any_of(spec.steps, begins);
+}
+
 // Tokenizer::Fingerprint.
 uint64_t FingerprintOf(const TokenizerSpec& spec) {
-  Hash hash;
-  hash.Add(spec.vocab.size());
-  for (const auto& [token, id] : spec.vocab) hash.Add(token, id);
-  hash.Add(spec.merges.size());
-  for (const auto& [left, right] : spec.merges) hash.Add(left, right);
-  hash.Add(Flags({spec.ignore_merges}));
-  // Byte-level files lack these fields, so their fingerprints stay the same.
-  if (!spec.spelling.byte_level || !spec.normalizer.empty()) {
-    hash.Add(Flags({spec.spelling.byte_level, spec.spelling.drops_leading_space, spec.byte_fallback,
-                    spec.fuse_unknown, spec.unknown_token.has_value()}),
-             spec.spelling.space, spec.unknown_token.value_or(""), spec.normalizer.size());
-    for (const NormalizeStep& step : spec.normalizer) {
-      hash.Add(static_cast<int>(step.kind), step.pattern, step.content);
-    }
-  }
-  hash.Add(spec.added.size());
+  // A token may be in the vocabulary, added, or both: then the latter counts.
+  std::vector<std::tuple<TokenId, std::string_view, uint64_t>> tokens;
+  tokens.reserve(spec.vocab.size() + spec.added.size());
+  for (const auto& [token, id] : spec.vocab) tokens.emplace_back(id, token, 0);
   for (const AddedToken& token : spec.added) {
-    hash.Add(token.id, token.content,
-             Flags({token.special, token.single_word, token.lstrip, token.rstrip, token.normalized}));
+    tokens.emplace_back(token.id, token.content,
+                        Flags({true, token.single_word, token.lstrip, token.rstrip}));
   }
-  hash.Add(spec.steps.size());
+  std::ranges::sort(tokens, std::greater());
+  const auto same =
+      std::ranges::unique(tokens, {}, [](const auto& token) { return std::get<TokenId>(token); });
+  tokens.erase(same.begin(), same.end());
+  Hash hash;
+  hash.Add(tokens.size());
+  for (const auto& [id, token, flags] : tokens) hash.Add(id, token, flags);
+  std::vector<std::pair<std::string, std::string>> merges = spec.merges;
+  // SentencePiece orders them by scores, and converters those of equal scores each in its own way.
+  if (!spec.spelling.byte_level) std::ranges::sort(merges);
+  hash.Add(merges.size());
+  for (const auto& [left, right] : merges) hash.Add(left, right);
+  hash.Add(Flags({spec.ignore_merges, spec.spelling.byte_level, spec.byte_fallback, AddsSpace(spec)}));
+  if (!spec.byte_fallback) hash.Add(Flags({spec.fuse_unknown}), spec.unknown_token.value_or(""));
+  // SentencePiece's steps come in several forms, which all replace spaces: AddsSpace says the rest.
+  const std::string& space = spec.spelling.space;
+  for (const NormalizeStep& step : spec.normalizer) {
+    if (!space.empty() && step.content == space) continue;
+    hash.Add("normalize", static_cast<int>(step.kind), step.pattern, step.content);
+  }
   for (const SplitStep& step : spec.steps) {
-    hash.Add(static_cast<int>(step.kind), step.pattern,
+    if (!space.empty() && (step.pattern == space || step.pattern == " ")) continue;
+    hash.Add("split", static_cast<int>(step.kind), step.pattern,
              step.join_previous ? 4 : Flags({step.remove_matches, step.remove_between}));
   }
   return hash.value();
@@ -125,6 +151,12 @@ Tokenizer::Tokenizer() = default;
 Tokenizer::~Tokenizer() = default;
 
 absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Load(const std::string& path) {
+  if (IsGguf(path)) {
+    const GgufFile file = OUTRIDER_TRY(GgufFile::Open(path));
+    TokenizerSpec spec = OUTRIDER_TRY(ReadGgufTokenizer(file));
+    const uint64_t fingerprint = FingerprintOf(spec);
+    return Make(std::move(spec), path, fingerprint);
+  }
   const std::optional<std::string> json = ReadFile(path);
   if (!json) return absl::NotFoundError(Concat(path, ": cannot be read: ", std::strerror(errno)));
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -136,6 +168,11 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
   TokenizerSpec spec = OUTRIDER_TRY(WithName(name, ParseTokenizerJson(json)));
   const uint64_t fingerprint = FingerprintOf(spec);
   if (!folder.empty()) OUTRIDER_TRY(AddTokensBeside(folder, &spec));
+  return Make(std::move(spec), name, fingerprint);
+}
+
+absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, std::string_view name,
+                                                           uint64_t fingerprint) {
   std::unique_ptr<Tokenizer> tokenizer(new Tokenizer());
   tokenizer->fingerprint_ = fingerprint;
   tokenizer->model_ = OUTRIDER_TRY(WithName(name, BpeModel::Create(spec)));

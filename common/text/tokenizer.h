@@ -1,5 +1,5 @@
-// A Hugging Face `tokenizer.json` with BPE, over bytes or as in SentencePiece: encodes and decodes exactly as
-// the `tokenizers` library does.
+// A Hugging Face `tokenizer.json` with BPE, over bytes or as in SentencePiece, or the same in a GGUF file:
+// encodes and decodes exactly as the `tokenizers` library does.
 #pragma once
 
 #include <cstdint>
@@ -34,9 +34,9 @@ class PreTokenizer;
 // mutex each.
 class Tokenizer {
  public:
-  // Includes the added tokens of the files beside it (AddTokensBeside). NOT_FOUND if the file cannot be read;
-  // INVALID_ARGUMENT if it is damaged or needs something unsupported. Messages are one line and begin with
-  // the path.
+  // Of a tokenizer.json, with the added tokens of the files beside it (AddTokensBeside), or of a path that
+  // ends in .gguf (ReadGgufTokenizer). NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it is
+  // damaged or needs something unsupported. Messages are one line and begin with the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
   // The same for the content of such a file; `name` replaces the path in messages. With the tokens of the
@@ -90,11 +90,16 @@ class Tokenizer {
 
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
   // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of
-  // keys, form of merges, or explicit defaults. Not cryptographic.
+  // keys, form of merges, or explicit defaults, and for the GGUF file of the same model: so neither which
+  // tokens are special counts, nor whether they are found in normalized text, nor which stretches of a text
+  // get SentencePiece's leading space. Not cryptographic.
   uint64_t Fingerprint() const { return fingerprint_; }
 
  private:
   Tokenizer();
+  // `name` begins messages.
+  static absl::StatusOr<std::unique_ptr<Tokenizer>> Make(TokenizerSpec spec, std::string_view name,
+                                                         uint64_t fingerprint);
   void AddToken(const std::string& token, TokenId id, bool special);
 
   std::unique_ptr<const AddedTokens> added_;

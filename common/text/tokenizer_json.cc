@@ -27,10 +27,6 @@ template <typename... Parts>
 // Beyond any real vocabulary, and small enough to allocate for.
 constexpr int64_t kMaxTokenId = (1 << 24) - 1;
 
-// The built-in regex of ByteLevel, which is GPT-2's.
-constexpr std::string_view kGpt2Pattern =
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
-
 // A JSON value and its path, for messages.
 struct Field {
   const Json& json;

@@ -1,4 +1,4 @@
-// The content of a Hugging Face tokenizer's files, as plain data. Tokenizer makes objects of it.
+// The content of a tokenizer's files, as plain data. Tokenizer makes objects of it.
 #pragma once
 
 #include <optional>
@@ -30,6 +30,10 @@ struct NormalizeStep {
   std::string pattern;  // for kReplace
   std::string content;  // what is prepended, or takes the pattern's place
 };
+
+// The built-in regex of ByteLevel, which is GPT-2's.
+inline constexpr std::string_view kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // One step of splitting text into words.
 struct SplitStep {

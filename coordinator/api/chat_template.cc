@@ -9,6 +9,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/gguf/gguf_file.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 #include "coordinator/api/jinja_program.h"
@@ -88,6 +90,21 @@ std::optional<std::string> TemplateOf(const Json& config) {
   return std::nullopt;
 }
 
+// The same of a GGUF file, which tells the tokens by their ids.
+std::map<std::string, std::string> SpecialTokens(const GgufFile& file) {
+  constexpr std::pair<const char*, const char*> kNames[] = {
+      {"bos_token", "bos"}, {"eos_token", "eos"}, {"unk_token", "unknown"}, {"pad_token", "padding"}};
+  const auto all = file.Value("tokenizer.ggml.tokens");
+  std::map<std::string, std::string> tokens;
+  for (const auto& [variable, name] : kNames) {
+    const auto id = file.metadata().find(absl::StrCat("tokenizer.ggml.", name, "_token_id"));
+    if (id == file.metadata().end() || !id->is_number_integer() || !all.is_array()) continue;
+    const auto index = id->get<uint64_t>();
+    if (index < all.size() && all[index].is_string()) tokens[variable] = all[index].get<std::string>();
+  }
+  return tokens;
+}
+
 // A message as a template reads it. Roles are ours, whose names may be parts of control tokens.
 absl::StatusOr<Json> MessageJson(const ChatMessage& message, bool in_parts) {
   Json json = Json::object();
@@ -142,9 +159,10 @@ RenderedChat Joined(const jinja::string& text) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& folder) {
-  const fs::path config_path = fs::path(folder) / kConfigFile;
-  const fs::path template_path = fs::path(folder) / kTemplateFile;
+absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std::string& model) {
+  if (IsGguf(model)) return LoadGguf(model);
+  const fs::path config_path = fs::path(model) / kConfigFile;
+  const fs::path template_path = fs::path(model) / kTemplateFile;
   const Json config = OUTRIDER_TRY(JsonObjectIfThere<Json>(config_path.string()));
   std::error_code ignored;
   const bool own_file = fs::exists(template_path, ignored);
@@ -155,6 +173,16 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Load(const std
   if (parsed.ok()) return parsed;
   return absl::UnimplementedError(
       absl::StrCat((own_file ? template_path : config_path).string(), ": ", parsed.status().message()));
+}
+
+absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::LoadGguf(const std::string& path) {
+  const GgufFile file = OUTRIDER_TRY(GgufFile::Open(path));
+  const auto source = file.metadata().find("tokenizer.chat_template");
+  if (source == file.metadata().end()) return std::unique_ptr<const ChatTemplate>();
+  if (!source->is_string()) return Invalid(path, ": tokenizer.chat_template: not a string");
+  auto parsed = Parse(source->get<std::string>(), SpecialTokens(file));
+  if (parsed.ok()) return parsed;
+  return absl::UnimplementedError(absl::StrCat(path, ": ", parsed.status().message()));
 }
 
 absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(

@@ -34,10 +34,10 @@ struct RenderedChat {
 // Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does, without tools.
 class ChatTemplate {
  public:
-  // Loads what lies beside a tokenizer.json: chat_template.jinja, else `chat_template` of
-  // tokenizer_config.json (of several, the one called "default"). Null if there is neither. Errors name the
-  // file: INVALID_ARGUMENT if it is damaged, and that of Parse.
-  static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load(const std::string& folder);
+  // Loads the template of a model's folder: chat_template.jinja, else `chat_template` of
+  // tokenizer_config.json (of several, the one called "default"); or that in a path which ends in .gguf. Null
+  // if there is none. Errors name the file: INVALID_ARGUMENT if it is damaged, and that of Parse.
+  static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load(const std::string& model);
 
   // `special_tokens` are variables: "bos_token" and so on. UNIMPLEMENTED if it is no supported template.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Parse(
@@ -56,6 +56,7 @@ class ChatTemplate {
 
  private:
   ChatTemplate() = default;
+  static absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadGguf(const std::string& path);
 
   std::string source_;
   bool reads_parts_ = false;  // reads the parts of a content; else they are joined with line ends, as in vLLM

@@ -319,9 +319,9 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   return request;
 }
 
-absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder) {
+absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& model) {
   v1::SamplingParams sampling;
-  const std::string path = (std::filesystem::path(folder) / "generation_config.json").string();
+  const std::string path = (std::filesystem::path(model) / "generation_config.json").string();
   const Json config = OUTRIDER_TRY(JsonObjectIfThere(path));
   if (const auto value = Number(config, "temperature")) sampling.set_temperature(*value);
   if (const auto value = Number(config, "top_p")) sampling.set_top_p(*value);

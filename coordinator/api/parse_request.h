@@ -80,8 +80,8 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
                        const v1::ServerInfo& target, Request& request);
 
 // Reads how a model recommends to be sampled: temperature, top_k, top_p, min_p and repetition_penalty from
-// the generation_config.json in its folder, as far as that has them; none without the file. INVALID_ARGUMENT,
-// naming the file, if it is damaged or a value is out of range.
-absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& folder);
+// the generation_config.json in its folder, as far as that has them; none without the file, as in a GGUF
+// file. INVALID_ARGUMENT, naming the file, if it is damaged or a value is out of range.
+absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& model);
 
 }  // namespace outrider

@@ -81,12 +81,6 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                    }});
   }
 
-  // Checks the connected server again: what it is compared with has changed.
-  void CheckAgain() {
-    if (!up_) return;
-    if (absl::Status status = check_server_(*info_); !status.ok()) Refuse(std::move(status));
-  }
-
   // Ends the connection; items in flight are answered CANCELLED.
   void Stop() {
     stopping_ = true;

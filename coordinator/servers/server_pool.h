@@ -245,10 +245,6 @@ class ServerPool {
 
   // Connects to all servers, for ever.
   void Connect();
-  // Checks the connected servers again: what they are compared with has changed.
-  void CheckAgain() {
-    for (const auto& server : servers_) server->link->CheckAgain();
-  }
   void Stop() {
     stopping_ = true;
     for (const auto& server : servers_) server->link->Stop();

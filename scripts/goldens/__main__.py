@@ -1,7 +1,8 @@
 """Writes the goldens of the tests: what Hugging Face's libraries say, for our code to agree with.
 
     python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat`, `published`
-                                              and `expressions`, and compressed-tensors==0.20.0 for `quantised`
+                                              and `expressions`, compressed-tensors==0.20.0 for `quantised`, accelerate and gguf
+                                              for `smollm2`
 
 Each command prints what it wrote. Run `tokenizer`, `pair`, `heads`, `generation` and `beams` again when the shipped pair
 changes.
@@ -20,12 +21,16 @@ COMMANDS = [
     ("train", "small tokenizers from blake-poems.txt, and their goldens", "text.train", []),
     ("tokenizer", "goldens of one tokenizer", "text.write_goldens",
      [("tokenizer_path", SHIPPED / "tokenizer.json"), ("golden_path", DATA / "text" / "tiny-target.golden.jsonl")]),
+    ("llama3", "hashes of what Llama 3's tokenizer makes of random texts", "llama3.main",
+     [("gguf", ROOT / ".venv" / "src" / "llama.cpp" / "models" / "ggml-vocab-llama-bpe.gguf")]),
     ("chat", "conversations as chat templates write them", "chat.main", []),
     ("published", "the same for templates that models publish, as hashes", "published_chat.main", []),
     ("expressions", "expressions as Jinja2 renders them", "expressions.main", []),
     ("controls", "probabilities after logits processors", "controls.main", []),
     ("models", "small random models, and their logits", "engine.random_models", []),
     ("quantised", "small quantised models, and their logits", "quantised.main", []),
+    ("converted", "GGUF files of small models", "converted.main", [("llama_cpp", None)]),
+    ("smollm2", "greedy answers of a published model in a GGUF file", "smollm2.main", [("file", None)]),
     ("pair", "the best tokens of the shipped pair", "engine.pair", []),
     ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
     ("heads", "the best tokens of the shipped heads", "heads.main", [("folder", SHIPPED)]),

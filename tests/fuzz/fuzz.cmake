@@ -36,7 +36,7 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)
-outrider_follow(outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
+outrider_follow(outrider_gguf outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
 
 function(outrider_fuzz source)
   cmake_path(GET source STEM name)
@@ -57,6 +57,7 @@ endfunction()
 
 outrider_fuzz(fuzz/safetensors.cc LIBS outrider::decoder)
 outrider_fuzz(fuzz/config.cc LIBS outrider::decoder)
+outrider_fuzz(fuzz/gguf.cc LIBS outrider::gguf outrider::text)
 outrider_fuzz(fuzz/split_pattern.cc LIBS outrider::text)
 outrider_fuzz(fuzz/stop_matcher.cc LIBS outrider::text)
 outrider_fuzz(fuzz/tokenizer_file.cc LIBS outrider::text)

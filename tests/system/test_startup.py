@@ -184,40 +184,21 @@ def test_a_draft_with_another_tokenizer_is_refused_and_requests_are_served_plain
         error = coordinator.wait_for_event("refused", server="draft")["error"]
         assert draft.events("serving")[0]["fingerprint"] in error
         assert target.events("serving")[0]["fingerprint"] in error
-        assert "different tokenizers" in error or "another tokenizer" in error  # which one depends on timing
+        assert "another tokenizer" in error
         coordinator.wait_for_event("connected", server="target")
         assert coordinator.value("outrider_degraded") == 1
         assert coordinator.value("outrider_draft_up") == 0
         assert coordinator.health() == "SERVING"
 
 
-def test_a_draft_whose_texts_end_otherwise_is_refused_in_words(tmp_path: Path) -> None:
-    target = start_target()
-    address = f"unix:{tmp_path}/draft.sock"
-    coordinator = start_coordinator(target.address, address)
-    coordinator.wait_for_event("connected", server="target")
+def test_a_draft_whose_texts_end_otherwise_drafts_and_the_targets_ends_decide(prompts: list[str], tmp_path: Path) -> None:
     model = copy_of(DRAFT_MODEL, tmp_path)
     edit(model / "generation_config.json", lambda config: config.update(eos_token_id=[7, 8]))
-    draft = start_draft(model=model, listen=address)
-    with running(coordinator, draft, target):
-        error = coordinator.wait_for_event("refused", server="draft")["error"]
-        assert f"{model.name} and target {TARGET_MODEL.name} end a text with different tokens, 7 8 for the draft" in error
-
-
-def test_a_draft_that_was_there_before_the_target_is_refused_all_the_same(tmp_path: Path) -> None:
-    """Draft and coordinator share a tokenizer; only the target shows that they are not a pair."""
-    model = copy_of(DRAFT_MODEL, tmp_path)
-    edit(model / "generation_config.json", lambda config: config.update(eos_token_id=[7, 8]))
-    draft = start_draft(model=model)
-    address = f"unix:{tmp_path}/target.sock"
-    coordinator = start_coordinator(address, draft.address)
-    coordinator.wait_for_event("connected", server="draft")
-    target = start_target(listen=address)
-    with running(coordinator, draft, target):
-        error = coordinator.wait_for_event("refused", server="draft")["error"]
-        assert "end a text with different tokens, 7 8 for the draft" in error
-        coordinator.wait_value("outrider_draft_up", 0)
-        assert coordinator.value("outrider_target_up") == 1
+    with cluster(draft=None) as plain, cluster(draft=["--model", str(model)]) as c:
+        for prompt in prompts[:3]:
+            expected, answer = (each.generate(prompt, max_tokens=40, temperature=0) for each in (plain, c))
+            assert (answer.tokens, answer.reason) == (expected.tokens, expected.reason)
+            assert answer.speculation.accepted > 0
 
 
 def with_other_weights(model: Path, folder: Path) -> Path:

@@ -8,6 +8,7 @@
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/parse_request.h"
 #include "tests/unit/chat_goldens.h"
+#include "tests/unit/gguf_testing.h"
 
 namespace outrider {
 namespace {
@@ -55,11 +56,9 @@ class ChatTemplateFiles : public ::testing::Test {
   void Write(const std::string& name, const std::string& content) const {
     std::ofstream(folder_.path() + "/" + name) << content;
   }
-  absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load() const {
-    return ChatTemplate::Load(folder_.path());
-  }
-  std::string Render() const {
-    const auto loaded = Load();
+  // Of the folder, or of a file in it.
+  std::string Render(const std::string& name = "") const {
+    const auto loaded = ChatTemplate::Load(name.empty() ? folder_.path() : folder_.path() + "/" + name);
     if (!loaded.ok()) return loaded.status().ToString();
     if (*loaded == nullptr) return "none";
     return TextOf((*loaded)->Render({.messages = {{"user", "hi"}}}, 0));
@@ -102,6 +101,28 @@ TEST_F(ChatTemplateFiles, ADamagedFileIsNamed) {
   EXPECT_THAT(Render(), HasSubstr("tokenizer_config.json: chat_template: "));
   Write("chat_template.jinja", "{{ 1 +");
   EXPECT_THAT(Render(), AllOf(HasSubstr("chat_template.jinja: "), Not(HasSubstr("\n"))));
+}
+
+TEST_F(ChatTemplateFiles, AGgufFileHasTheTemplateAndTheIdsOfItsTokens) {
+  const std::vector<std::string> tokens = {"<s>", "</s>"};
+  GgufContent content;
+  const auto rendered = [&] {
+    content.WriteTo(folder_.path() + "/model.gguf");
+    return Render("model.gguf");
+  };
+  content.Set("tokenizer.ggml.tokens", tokens)
+      .Set("tokenizer.ggml.bos_token_id", uint32_t{0})
+      .Set("tokenizer.ggml.eos_token_id", uint32_t{1})
+      .Set("tokenizer.ggml.padding_token_id", uint32_t{2});
+  EXPECT_EQ(rendered(), "none");
+  content.Set("tokenizer.chat_template", "{{ bos_token + messages[0].content + eos_token }}{{ pad_token }}");
+  EXPECT_EQ(rendered(), "<s>hi</s>") << "no token has the padding's id";
+  content.Set("tokenizer.chat_template", "{% if %}");
+  EXPECT_THAT(rendered(), AllOf(HasSubstr("model.gguf: chat_template: "), Not(HasSubstr("\n"))));
+  content.Set("tokenizer.chat_template", uint32_t{1});
+  EXPECT_THAT(rendered(), HasSubstr("model.gguf: tokenizer.chat_template: not a string"));
+  Write("model.gguf", "GGUF");
+  EXPECT_THAT(Render("model.gguf"), HasSubstr("model.gguf: "));
 }
 
 // What a template does with two turns.

@@ -187,6 +187,7 @@ TEST(Heads, AreFoldersAndNoneIfOneHasNoName) {
 TEST(DraftModel, OfTheShippedPairGoesWithTheShippedTargetOnly) {
   EXPECT_EQ(Settled({}).draft_model, "");
   EXPECT_EQ(Settled({"--target-model", "t"}).draft_model, kNoDraftModel);
+  EXPECT_EQ(Settled({"--model", "t"}).target_model, "t") << "the same in short";
   EXPECT_EQ(Settled({"--target-model", "t", "--draft-model", "d"}).draft_model, "d");
   EXPECT_EQ(Settled({"--draft-model", "d"}).draft_model, "d");
   EXPECT_EQ(Settled({"--draft-model", "none"}).draft_model, kNoDraftModel);

@@ -7,6 +7,8 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_cpu_weights_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_families_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_frequent_head_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_gguf_config_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_gguf_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_golden_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_goldens.h
     ${CMAKE_CURRENT_LIST_DIR}/engine_hidden_engines.cc
@@ -22,6 +24,7 @@ outrider_unit_test(engine_test
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_trees_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_unpack_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/gguf_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/hidden_states_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/hidden_testing.h
   LIBS outrider::engine nlohmann_json::nlohmann_json)

@@ -86,27 +86,6 @@ TEST_F(LinkTest, AnAnswerForAnotherRoundOrSequenceIsCountedAndIsNobodys) {
   EXPECT_EQ(unexpected, 2);
 }
 
-TEST_F(LinkTest, AServerThatFailsASecondLookIsLeftUntilItPasses) {
-  Listen();
-  bool fits = true;
-  const auto check = [&fits](const v1::ServerInfo&) {
-    return fits ? absl::OkStatus() : absl::FailedPreconditionError("does not fit");
-  };
-  link_ = std::make_shared<TargetLink>(
-      context_, LinkOptions{.address = rpc_->address(), .credentials = grpc::InsecureChannelCredentials()},
-      check, [] {});
-  link_->Connect();
-  AwaitUp();
-  link_->CheckAgain();
-  ASSERT_TRUE(Wait(*Start(1)).ok());
-  fits = false;
-  link_->CheckAgain();
-  RunUntil([this] { return !link_->up(); });
-  fits = true;
-  RunUntil([this] { return link_->up(); });
-  EXPECT_EQ(link_->connections(), 2u);
-}
-
 TEST_F(LinkTest, WithoutAServerACallIsUnavailableAndNotLost) {
   Listen();
   MakeLink();

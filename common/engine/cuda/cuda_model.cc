@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/backend.h"
 #include "common/engine/cuda/decide_kernels.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 
 namespace outrider::cuda {
@@ -36,7 +37,7 @@ absl::Status CheckShape(const DecoderConfig& spec, const std::string& model_dir)
   };
   for (const auto& [field, value, fits, rule] : rules) {
     if (fits) continue;
-    return Invalid(model_dir, "/config.json: ", field, ": ", value, ": must be ", rule,
+    return Invalid(FileOf(model_dir, "config.json"), ": ", field, ": ", value, ": must be ", rule,
                    " with --device cuda");
   }
   if (spec.logit_columns() % 16 == 0) return absl::OkStatus();

@@ -68,6 +68,7 @@ std::vector<float> RopeInverseFrequencies(const DecoderConfig& spec) {
                                        smooth * static_cast<double>(frequency));
       }
     }
+    if (!spec.rope_factors.empty()) frequency /= spec.rope_factors[static_cast<size_t>(i / 2)];
     frequencies.push_back(frequency / static_cast<float>(spec.rope_linear_factor));
   }
   return frequencies;
@@ -78,6 +79,7 @@ std::vector<float> SlidingRopeInverseFrequencies(const DecoderConfig& spec) {
   DecoderConfig unscaled = spec;
   unscaled.rope_theta = *spec.sliding_rope_theta;
   unscaled.rope_scaling.reset();
+  unscaled.rope_factors.clear();
   unscaled.rope_linear_factor = 1;
   return RopeInverseFrequencies(unscaled);
 }

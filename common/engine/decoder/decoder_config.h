@@ -38,7 +38,8 @@ struct DecoderConfig {
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000;
   std::optional<Llama3RopeScaling> rope_scaling = std::nullopt;
-  bool tie_word_embeddings = false;  // the head is the embedding matrix
+  std::vector<float> rope_factors = {};  // divide the frequencies, one a pair; empty: none
+  bool tie_word_embeddings = false;      // the head is the embedding matrix
 
   // Qwen and Mistral.
   bool qkv_bias = false;  // a bias on queries, keys and values

@@ -36,10 +36,10 @@ class FieldReader {
   int Int(const char* name, int low, int high = std::numeric_limits<int>::max()) {
     if (!Has(name)) return Fail(name, "is missing"), 0;
     const Json& value = object_[name];
-    if (!value.is_number_integer()) return Fail(name, "is not an integer: ", value.dump()), 0;
+    if (!value.is_number_integer()) return Fail(name, "is not an integer: ", DumpJson(value)), 0;
     const bool fits = !value.is_number_unsigned() || value.get<uint64_t>() <= uint64_t{0x7fffffffffffffff};
     const int64_t number = fits ? value.get<int64_t>() : std::numeric_limits<int64_t>::max();
-    if (number < low || number > high) return Fail(name, "is out of range: ", value.dump()), 0;
+    if (number < low || number > high) return Fail(name, "is out of range: ", DumpJson(value)), 0;
     return static_cast<int>(number);
   }
   double Positive(const char* name) {
@@ -47,17 +47,17 @@ class FieldReader {
     const Json& value = object_[name];
     const double number = value.is_number() ? value.get<double>() : 0;
     if (number > 0 && std::isfinite(number)) return number;
-    return Fail(name, "is not a positive number: ", value.dump()), 1;
+    return Fail(name, "is not a positive number: ", DumpJson(value)), 1;
   }
   bool Bool(const char* name, bool otherwise) {
     if (!Has(name)) return otherwise;
     if (object_[name].is_boolean()) return object_[name].get<bool>();
-    return Fail(name, "is not true or false: ", object_[name].dump()), otherwise;
+    return Fail(name, "is not true or false: ", DumpJson(object_[name])), otherwise;
   }
   std::string String(const char* name, const char* otherwise) {
     if (!Has(name)) return otherwise;
     if (object_[name].is_string()) return object_[name].get<std::string>();
-    return Fail(name, "is not a string: ", object_[name].dump()), otherwise;
+    return Fail(name, "is not a string: ", DumpJson(object_[name])), otherwise;
   }
   // One id or a list of ids; empty if absent.
   std::vector<TokenId> TokenIds(const char* name, int vocab_size) {
@@ -66,7 +66,7 @@ class FieldReader {
     const Json& value = object_[name];
     for (const Json& id : value.is_array() ? value : Json::array({value})) {
       if (!id.is_number_integer() || id < 0 || id >= vocab_size) {
-        return Fail(name, "is not a token id in [0, ", vocab_size, "): ", id.dump()), ids;
+        return Fail(name, "is not a token id in [0, ", vocab_size, "): ", DumpJson(id)), ids;
       }
       ids.push_back(id.get<TokenId>());
     }
@@ -103,7 +103,7 @@ class FieldReader {
 // Fails unless the string field, if there is one, has this value.
 inline void RequireValue(FieldReader& fields, const char* field, const char* value) {
   if (fields.String(field, value) != value) {
-    fields.Fail(field, "is not \"", value, "\": ", fields.At(field).dump());
+    fields.Fail(field, "is not \"", value, "\": ", DumpJson(fields.At(field)));
   }
 }
 // Fails if the field is true.

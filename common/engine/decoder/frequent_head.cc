@@ -2,18 +2,21 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 
 namespace outrider {
 
-absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
-                                                        int vocab_size) {
-  const std::string path = absl::StrCat(model_dir, "/frequent_tokens.json");
+absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model, int count, int vocab_size) {
+  const std::filesystem::path folder(model);
+  const std::string path =
+      ((IsGguf(model) ? folder.parent_path() : folder) / "frequent_tokens.json").string();
   const nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
   FieldReader fields(path, json);
   std::vector<TokenId> tokens = fields.TokenIds("tokens", vocab_size);

@@ -18,11 +18,10 @@
 
 namespace outrider {
 
-// The first `count` ids that MODEL_DIR/frequent_tokens.json lists under "tokens", most frequent first; in
-// ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if it is missing, lists fewer ids, or
-// lists an id twice or outside [0, vocab_size).
-absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model_dir, int count,
-                                                        int vocab_size);
+// The first `count` ids that frequent_tokens.json in the model's folder, or beside its file, lists under
+// "tokens", most frequent first; in ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if it is
+// missing, lists fewer ids, or lists an id twice or outside [0, vocab_size).
+absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model, int count, int vocab_size);
 
 // The weights of another source, with a head of these tokens' rows where TensorsOf asks for one. Thread-safe
 // if the other is.

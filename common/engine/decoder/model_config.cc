@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/engine/decoder/gguf_model.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 
@@ -19,10 +21,10 @@ namespace {
 // Sizes, the norms' epsilon, and whether embedding and head are one; `tied` if the field is absent.
 void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   spec.vocab_size = fields.Int("vocab_size", 1);
-  spec.hidden_size = fields.Int("hidden_size", 2, 1 << 20);
-  spec.intermediate_size = fields.Int("intermediate_size", 2, 1 << 24);
-  spec.layers = fields.Int("num_hidden_layers", 1, 1 << 16);
-  spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
+  spec.hidden_size = fields.Int("hidden_size", 2, kMaxSizes.hidden);
+  spec.intermediate_size = fields.Int("intermediate_size", 2, kMaxSizes.intermediate);
+  spec.layers = fields.Int("num_hidden_layers", 1, kMaxSizes.layers);
+  spec.heads = fields.Int("num_attention_heads", 1, kMaxSizes.heads);
   spec.kv_heads = fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1) : spec.heads;
   spec.max_position_embeddings = fields.Int("max_position_embeddings", 1);
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
@@ -32,7 +34,7 @@ void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   if (spec.heads % spec.kv_heads != 0)
     fields.Fail("num_key_value_heads", "does not divide num_attention_heads");
   if (fields.Has("head_dim")) {
-    spec.head_dim = fields.Int("head_dim", 2, 1 << 12);
+    spec.head_dim = fields.Int("head_dim", 2, kMaxSizes.head_dim);
   } else {
     if (spec.hidden_size % spec.heads != 0) fields.Fail("num_attention_heads", "does not divide hidden_size");
     spec.head_dim = spec.hidden_size / spec.heads;
@@ -226,13 +228,18 @@ void ReadRope(FieldReader& fields, DecoderConfig& spec) {
   }
 }
 
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
-  const std::string path = absl::StrCat(model_dir, "/config.json");
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model) {
+  if (IsGguf(model)) {
+    const GgufFile file = OUTRIDER_TRY(GgufFile::Open(model));
+    return ReadGgufConfig(file);
+  }
+  const std::string path = FileOf(model, "config.json");
   nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
   FieldReader fields(path, json);
   ModelConfig config;
   config.decoder = ReadDecoder(fields);
   config.quantization = ReadQuantization(fields);
+  if (config.quantization) config.packed = QuantizationInWords(*config.quantization);
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
   const int vocab = config.decoder.vocab_size;
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
@@ -240,7 +247,7 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir) {
   config.eos_token_ids = fields.TokenIds("eos_token_id", vocab);
   OUTRIDER_TRY(fields.status());
 
-  const std::string generation_path = absl::StrCat(model_dir, "/generation_config.json");
+  const std::string generation_path = FileOf(model, "generation_config.json");
   nlohmann::json generation_json = OUTRIDER_TRY(JsonObjectIfThere(generation_path));
   FieldReader generation(generation_path, generation_json);
   if (generation.Has("eos_token_id")) config.eos_token_ids = generation.TokenIds("eos_token_id", vocab);

@@ -54,21 +54,33 @@ std::optional<Quantization> ReadQuantization(FieldReader& config);
 // In words, for a log: "gptq, int4, groups of 128".
 std::string QuantizationInWords(const Quantization& quantization);
 
+// Beyond any real model, and small enough to compute with.
+struct MaxSizes {
+  int vocab = 1 << 24;
+  int hidden = 1 << 20;
+  int intermediate = 1 << 24;
+  int layers = 1 << 16;
+  int heads = 1 << 16;
+  int head_dim = 1 << 12;
+};
+inline constexpr MaxSizes kMaxSizes;
+
 struct ModelConfig {
   DecoderConfig decoder;
   std::optional<TokenId> bos_token_id;
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if it has them; may be empty
   std::string dtype;                   // of the stored weights: "float32", "bfloat16", "float16" or empty
-  std::optional<Quantization> quantization;
+  std::optional<Quantization> quantization;  // of a folder's weights
+  std::string packed;  // how weights are packed that are unpacked to be computed with; empty: none are
 };
 
-// Reads `model_dir`/config.json and, for the end-of-sequence ids, generation_config.json if it exists. The
-// field model_type selects the family.
+// Reads a GGUF file (gguf_model.h), or of a folder config.json and, for the end-of-sequence ids,
+// generation_config.json if it exists. The field model_type selects the family.
 //
 // NOT_FOUND if config.json is missing; INVALID_ARGUMENT, naming the file and the field, for a value that is
 // missing, of the wrong type, out of range or not supported (an unknown family, with the list of known ones;
 // another architecture; weights quantised in a way that cannot be unpacked).
-absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model_dir);
+absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model);
 
 // Reads the rotary embedding, in both spellings: `rope_theta` beside `rope_scaling`, or everything inside
 // `rope_parameters` (transformers 5), there for each type of layer if they differ.

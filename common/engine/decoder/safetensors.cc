@@ -2,14 +2,9 @@
 
 #define XXH_INLINE_ALL  // so that the plug-in for GPUs needs no further library
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <limits>
@@ -71,8 +66,6 @@ bool ShapeMatches(absl::Span<const int64_t> shape, size_t element_bytes, uint64_
 
 }  // namespace
 
-void SafeTensors::Unmap::operator()(char* data) const { munmap(data, bytes); }
-
 absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   SafeTensors tensors;
   tensors.dir_ = model_dir;
@@ -103,7 +96,7 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
   for (const auto& [tensor, file] : index["weight_map"].items()) {
     const std::string path = absl::StrCat(model_dir, "/", file.get<std::string>());
     const auto found = tensors.tensors_.find(tensor);
-    if (found == tensors.tensors_.end() || tensors.files_[found->second.file].path != path) {
+    if (found == tensors.tensors_.end() || tensors.files_[found->second.file].path() != path) {
       return absl::DataLossError(
           absl::StrCat(path, ": no tensor ", tensor, ", though ", index_path, " says so"));
     }
@@ -112,46 +105,27 @@ absl::StatusOr<SafeTensors> SafeTensors::Open(const std::string& model_dir) {
 }
 
 absl::Status SafeTensors::AddFile(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
-    const std::string message = absl::StrCat(path, ": ", std::strerror(errno));
-    return errno == ENOENT ? absl::NotFoundError(message) : absl::FailedPreconditionError(message);
-  }
-  struct stat stat_buffer;
-  if (fstat(fd, &stat_buffer) != 0 || !S_ISREG(stat_buffer.st_mode)) {
-    close(fd);
-    return absl::FailedPreconditionError(absl::StrCat(path, ": not a regular file"));
-  }
-  const size_t bytes = static_cast<size_t>(stat_buffer.st_size);
-  if (bytes < sizeof(uint64_t)) {
-    close(fd);
-    return absl::DataLossError(
-        absl::StrCat(path, ": truncated: ", bytes, " bytes, the header's length takes 8"));
-  }
-  void* data = mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  close(fd);
-  if (data == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(path, ": cannot map ", bytes, " bytes: ", std::strerror(errno)));
-  }
-  files_.push_back({path, std::unique_ptr<char, Unmap>(static_cast<char*>(data), Unmap{bytes}), bytes});
+  files_.push_back(OUTRIDER_TRY(MappedFile::Open(path)));
   return AddHeader(files_.size() - 1);
 }
 
 absl::Status SafeTensors::AddHeader(size_t file) {
-  const Mapping& mapping = files_[file];
+  const absl::string_view bytes = files_[file].bytes();
   const auto damaged = [&](const auto&... parts) {
-    return absl::DataLossError(absl::StrCat(mapping.path, ": ", parts...));
+    return absl::DataLossError(absl::StrCat(files_[file].path(), ": ", parts...));
   };
-  uint64_t header_bytes;
-  std::memcpy(&header_bytes, mapping.data.get(), sizeof(header_bytes));
-  if (header_bytes > kMaxHeaderBytes || header_bytes > mapping.bytes - sizeof(header_bytes)) {
-    return damaged("truncated or not safetensors: a header of ", header_bytes, " bytes in a file of ",
-                   mapping.bytes);
+  if (bytes.size() < sizeof(uint64_t)) {
+    return damaged("truncated: ", bytes.size(), " bytes, the header's length takes 8");
   }
-  const char* header_begin = mapping.data.get() + sizeof(header_bytes);
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, bytes.data(), sizeof(header_bytes));
+  if (header_bytes > kMaxHeaderBytes || header_bytes > bytes.size() - sizeof(header_bytes)) {
+    return damaged("truncated or not safetensors: a header of ", header_bytes, " bytes in a file of ",
+                   bytes.size());
+  }
+  const char* header_begin = bytes.data() + sizeof(header_bytes);
   const char* data_begin = header_begin + header_bytes;
-  const uint64_t data_bytes = mapping.bytes - sizeof(header_bytes) - header_bytes;
+  const uint64_t data_bytes = bytes.size() - sizeof(header_bytes) - header_bytes;
   const absl::StatusOr<Json> parsed = ParseJson({header_begin, header_bytes});
   if (!parsed.ok()) return damaged("the header is ", parsed.status().message());
   const Json& header = *parsed;
@@ -211,7 +185,7 @@ const SafeTensors::Stored* SafeTensors::Find(absl::string_view name) const {
 
 absl::Status SafeTensors::Refuse(absl::string_view name, absl::string_view why) const {
   const Stored* const found = Find(name);
-  const std::string& where = found != nullptr ? files_[found->file].path : Where();
+  const std::string& where = found != nullptr ? files_[found->file].path() : Where();
   return Invalid(where, ": tensor ", name, ": ", why);
 }
 

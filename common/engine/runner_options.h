@@ -51,13 +51,17 @@ struct ParallelOptions {
 // short and the target waits for them; and a model captures the steps of its role when it is loaded.
 enum class ModelRole : uint8_t { kAny, kDraft, kTarget };
 
+// The dtype of a model some of whose weights stay packed.
+inline constexpr char kPackedDtype[] = "packed";
+
 struct RunnerOptions {
   std::string model_dir;          // a folder with config.json and safetensors, or a GGUF file
   std::string engine = "native";  // our kernels for the device, or "torch": libtorch
   std::string device = "cpu";     // or "cuda:N"
   // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; keys and values bfloat16), or
-  // auto, which is bfloat16 if the CPU has instructions for it, else float32. On a GPU: bfloat16, fp8 (e4m3
-  // weights and operands; keys and values bfloat16), or auto, which is bfloat16. With the engine torch:
+  // auto, which is bfloat16 if the CPU has instructions for it, else float32, but for matrices that lie in
+  // blocks (decoder/blocks.h): these stay packed, and Model::dtype is kPackedDtype. On a GPU: bfloat16, fp8
+  // (e4m3 weights and operands; keys and values bfloat16), or auto, which is bfloat16. With the engine torch:
   // float32, bfloat16, or auto, which is float32 on the CPU and bfloat16 on a GPU.
   std::string dtype = "auto";
   int threads = 0;  // compute threads, the caller's included; 0: one per CPU this process may run on

@@ -194,7 +194,9 @@ void ServedModel::Follow() {
 }
 
 Endpoint ServedModel::Start() {
-  if (const std::string& packed = runner_->config().packed; !packed.empty()) {
+  const ModelConfig& config = runner_->config();
+  const std::string& packed = info_.dtype() == kPackedDtype ? config.no_blocks : config.packed;
+  if (!packed.empty()) {
     LogInfo("quantised weights unpacked",
             {{"model", info_.model()}, {"from", packed}, {"to", info_.dtype()}});
   }

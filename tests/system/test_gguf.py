@@ -17,6 +17,7 @@ from test_command_line import up
 
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 ALIKE = ("--dtype", "float32", "--threads", "1")
+PATIENT = ("--draft-budget", "60")  # a draft that costs what the target does is late on a busy machine
 HUB_NAME = "org/smollm2"
 
 
@@ -38,7 +39,7 @@ def goldens(model: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def served(model: Path) -> Iterator[Cluster]:
     with cluster(target=("--model", str(model)), draft=("--model", str(model), "--dtype", "int8"),
-                 coordinator=("--tokenizer", str(model))) as c:
+                 coordinator=("--tokenizer", str(model), *PATIENT)) as c:
         yield c
 
 
@@ -80,6 +81,17 @@ def test_sixteen_greedy_answers_are_those_of_transformers(served: Cluster, golde
 def test_a_draft_of_another_dtype_changes_no_token(served: Cluster, goldens: list[dict[str, Any]]) -> None:
     answer = ask(served, goldens[0], k=4)
     assert answer.tokens == goldens[0]["tokens"] and answer.speculation.accepted > 0
+
+
+def test_weights_that_stay_packed_answer_alike_with_and_without_a_draft(model: Path, goldens: list[dict[str, Any]]) -> None:
+    with cluster(target=("--model", str(model), "--dtype", "auto"), draft=("--model", str(model), "--dtype", "auto"),
+                 coordinator=("--tokenizer", str(model), *PATIENT)) as c:
+        assert c.target.events("serving")[0]["dtype"] == "packed"
+        assert not c.target.events("quantised weights unpacked")
+        for golden in goldens[:4]:
+            plain, drafted = (ask(c, golden, k) for k in (0, 4))
+            assert plain.tokens == drafted.tokens and drafted.speculation.accepted > 0
+            assert plain.tokens[:2] == golden["tokens"][:2], "operands are rounded, so later ones may differ"
 
 
 def test_one_command_generates_from_a_file(model: Path, goldens: list[dict[str, Any]]) -> None:

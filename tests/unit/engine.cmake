@@ -4,6 +4,7 @@ outrider_unit_test(engine_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/continuing_layer_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/controlled_pair_test.cc
+    ${CMAKE_CURRENT_LIST_DIR}/engine_blocks_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_cpu_weights_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_families_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/engine_frequent_head_test.cc

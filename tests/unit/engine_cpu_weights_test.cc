@@ -50,7 +50,7 @@ DecoderConfig SmallSpec() {
 TEST(CpuWeights, HoldOnlyWhatIsBeingPackedAndTheEmbedding) {
   const CountingTensors source;
   ThreadPool pool(1);
-  const auto weights = LoadCpuWeights(source, SmallSpec(), Storage::kFloat32, pool, nullptr);
+  const auto weights = LoadCpuWeights(source, SmallSpec(), Storage::kFloat32, false, pool, nullptr);
   ASSERT_TRUE(weights.ok()) << weights.status();
   EXPECT_EQ(source.most(), 1 + 3) << "queries, keys and values";
   EXPECT_EQ(source.living(), 0);
@@ -59,7 +59,7 @@ TEST(CpuWeights, HoldOnlyWhatIsBeingPackedAndTheEmbedding) {
 TEST(CpuWeights, MayHaveDifferentTypesInOneMatrix) {
   const CountingTensors source(ElementType::kBFloat16);
   ThreadPool pool(1);
-  EXPECT_TRUE(LoadCpuWeights(source, SmallSpec(), Storage::kBFloat16, pool, nullptr).ok());
+  EXPECT_TRUE(LoadCpuWeights(source, SmallSpec(), Storage::kBFloat16, false, pool, nullptr).ok());
   EXPECT_EQ(source.living(), 0);
 }
 

@@ -107,10 +107,8 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
 
 void CpuModel::EmbedTokens(absl::Span<const SequenceRows> batch) {
   const int hidden = spec_.hidden_size;
-  ForRows(rows_.size(), [&](int row) {
-    ReadElements(weights_.embedding, int64_t{rows_[row].token} * hidden, hidden,
-                 hidden_.floats() + int64_t{row} * hidden);
-  });
+  ForRows(rows_.size(),
+          [&](int row) { ReadEmbedding(rows_[row].token, hidden_.floats() + int64_t{row} * hidden); });
   size_t end = 0;
   for (const SequenceRows& sequence : batch) {
     end += sequence.tokens.size();
@@ -118,6 +116,11 @@ void CpuModel::EmbedTokens(absl::Span<const SequenceRows> batch) {
     std::copy_n(sequence.embeddings.data(), count,
                 hidden_.floats() + end * static_cast<size_t>(hidden) - count);
   }
+}
+
+void CpuModel::ReadEmbedding(TokenId token, float* to) const {
+  if (weights_.embedding_blocks.data != nullptr) return ReadRow(weights_.embedding_blocks, token, to);
+  ReadElements(weights_.embedding, int64_t{token} * spec_.hidden_size, spec_.hidden_size, to);
 }
 
 void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
@@ -138,8 +141,7 @@ void CpuModel::TakeEmbeddings(absl::Span<const SequenceRows> batch) {
 absl::Status CpuModel::ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) {
   const int hidden = spec_.hidden_size;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    ReadElements(weights_.embedding, int64_t{tokens[i]} * hidden, hidden,
-                 to.data() + i * static_cast<size_t>(hidden));
+    ReadEmbedding(tokens[i], to.data() + i * static_cast<size_t>(hidden));
   }
   return absl::OkStatus();
 }

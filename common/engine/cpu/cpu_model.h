@@ -54,7 +54,7 @@ class CpuModel final : public Model {
   bool tree_row_invariant() const override { return true; }
   std::string dtype() const override {
     constexpr const char* kNames[] = {"float32", "bfloat16", "int8"};  // in the order of Storage
-    return kNames[static_cast<size_t>(weights_.storage)];
+    return weights_.has_blocks ? kPackedDtype : kNames[static_cast<size_t>(weights_.storage)];
   }
   std::string kernel_name() const override { return kernels_.name; }
   int kv_blocks() const override { return options_.kv_blocks; }
@@ -71,6 +71,7 @@ class CpuModel final : public Model {
   // attention.
   void ComputeLayer(int i, bool last);
   void EmbedTokens(absl::Span<const SequenceRows> batch);
+  void ReadEmbedding(TokenId token, float* to) const;
   // The same if all rows are given: the residual stream, and operands for the first layer's attention.
   void TakeEmbeddings(absl::Span<const SequenceRows> batch);
   void Attend(int layer);

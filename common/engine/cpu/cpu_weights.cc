@@ -4,9 +4,11 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "common/engine/cpu/packed_blocks.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -47,6 +49,23 @@ void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
   }
 }
 
+void PackBlocks(const MatrixSource& source, int panel, BlockStorage storage, char* to) {
+  for (int block = 0; block < source.k / kBlockColumns; ++block, to += BytesOf(storage)) {
+    std::memset(to, 0, BytesOf(storage));
+    PackedBlock packed(to, storage);
+    for (int column = 0; column < kPanel; ++column) {
+      const size_t i = static_cast<size_t>(panel) * kPanel + static_cast<size_t>(column);
+      const MatrixSource::Row row =
+          i < source.rows.size() ? source.rows[i] : MatrixSource::Row{0, MatrixSource::kPaddingRow};
+      Block read;
+      if (row.row != MatrixSource::kPaddingRow) {
+        source.blocks[static_cast<size_t>(row.tensor)].read(row.row, block, read);
+      }
+      packed.Set(column, read);
+    }
+  }
+}
+
 }  // namespace
 
 MatrixSource Concatenated(std::vector<TensorView> tensors) {
@@ -79,13 +98,19 @@ size_t PackedBytes(int n, int k, Storage storage) {
   const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
   const size_t weights = static_cast<size_t>(kPanel) * static_cast<size_t>(k);
   if (storage == Storage::kInt8) return panels * (kScaleBytes + weights);
+  if (const BlockStorage blocks = BlocksOf(storage); blocks.bits > 0) {
+    return panels * static_cast<size_t>(k / kBlockColumns) * BytesOf(blocks);
+  }
   return panels * weights * (storage == Storage::kFloat32 ? 4 : 2);
 }
 
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {
   const int panels = (source.n() + kPanel - 1) / kPanel;
   const size_t panel_bytes = PackedBytes(kPanel, source.k, storage);
+  const BlockStorage blocks = BlocksOf(storage);
   pool.Run(panels, [&](int panel, int) {
+    char* panel_to = to + static_cast<size_t>(panel) * panel_bytes;
+    if (blocks.bits > 0) return PackBlocks(source, panel, blocks, panel_to);
     const char* rows[kPanel] = {};
     for (int column = 0; column < kPanel && panel * kPanel + column < source.n(); ++column) {
       const MatrixSource::Row row =
@@ -95,7 +120,6 @@ void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* t
       rows[column] =
           tensor.data + static_cast<size_t>(row.row) * static_cast<size_t>(source.k) * tensor.element_bytes();
     }
-    char* panel_to = to + static_cast<size_t>(panel) * panel_bytes;
     switch (source.tensors[0].type) {
       case ElementType::kFloat32:
         return PackPanel<ElementType::kFloat32>(rows, source.k, storage, panel_to);
@@ -105,6 +129,15 @@ void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* t
         return PackPanel<ElementType::kFloat16>(rows, source.k, storage, panel_to);
     }
   });
+}
+
+void ReadRow(const PackedMatrix& matrix, int row, float* to) {
+  const size_t panel_bytes = PackedBytes(kPanel, matrix.k, matrix.storage);
+  const BlockStorage storage = BlocksOf(matrix.storage);
+  char* from = const_cast<char*>(matrix.data) + static_cast<size_t>(row / kPanel) * panel_bytes;
+  for (int k = 0; k < matrix.k; k += kBlockColumns, from += BytesOf(storage)) {
+    PackedBlock(from, storage).Read(row % kPanel, to + k);
+  }
 }
 
 namespace {
@@ -118,7 +151,12 @@ TensorView AsFloat32(const TensorView& tensor) {
 // read when it is packed, and then released: the source may have made it for us.
 class Loader {
  public:
-  Loader(const TensorSource& source, Storage storage) : source_(source), storage_(storage) {}
+  Loader(const TensorSource& source, Storage storage, bool keep_blocks)
+      : source_(source), storage_(storage), keep_blocks_(keep_blocks) {}
+
+  // Whether the tensor stays in blocks.
+  bool KeepsBlocks(const StoredTensor& tensor) const { return !BlocksOf({tensor}).empty(); }
+  bool has_blocks() const { return has_blocks_; }
 
   // After the first error, all calls do nothing.
   TensorView Get(const StoredTensor& tensor) { return source_.Get(tensor.name, tensor.shape, status_); }
@@ -133,8 +171,18 @@ class Loader {
     }
     if (!status_.ok()) return;
     MatrixSource source = alternates ? InterleavedPanels(shapes[0], shapes[1]) : Concatenated(shapes);
-    *to = {nullptr, source.n(), source.k};
-    const size_t offset = Reserve(PackedBytes(to->n, to->k, storage_));
+    source.blocks = BlocksOf(matrix.parts);
+    *to = {nullptr, source.n(), source.k, storage_};
+    if (!source.blocks.empty()) {
+      BlockStorage storage;
+      for (const BlockMatrix& part : source.blocks) {
+        storage.bits = std::max(storage.bits, part.bits);
+        storage.wide = storage.wide || part.wide;
+      }
+      to->storage = StorageOf(storage);
+      has_blocks_ = true;
+    }
+    const size_t offset = Reserve(PackedBytes(to->n, to->k, to->storage));
     matrices_.push_back({matrix.parts, std::move(source), to, offset});
   }
 
@@ -162,13 +210,13 @@ class Loader {
     }
     for (Matrix& matrix : matrices_) {
       char* to = memory.data() + matrix.offset;
-      matrix.source.tensors = GetParts(matrix.parts);
+      if (matrix.source.blocks.empty()) matrix.source.tensors = GetParts(matrix.parts);
       if (!status_.ok()) return status_;
-      Pack(matrix.source, storage_, pool, to);
+      Pack(matrix.source, matrix.to->storage, pool, to);
       matrix.source.tensors.clear();
       matrix.to->data = to;
       if (progress) {
-        const size_t done = matrix.offset + PackedBytes(matrix.to->n, matrix.to->k, storage_);
+        const size_t done = matrix.offset + PackedBytes(matrix.to->n, matrix.to->k, matrix.to->storage);
         progress(static_cast<double>(done) / static_cast<double>(bytes_));
       }
     }
@@ -190,6 +238,18 @@ class Loader {
     size_t offset;
   };
 
+  // Of all parts, or none.
+  std::vector<BlockMatrix> BlocksOf(const std::vector<StoredTensor>& parts) const {
+    std::vector<BlockMatrix> blocks;
+    for (const StoredTensor& part : parts) {
+      std::optional<BlockMatrix> matrix =
+          keep_blocks_ ? source_.GetBlocks(part.name, part.shape) : std::nullopt;
+      if (!matrix) return {};
+      blocks.push_back(*std::move(matrix));
+    }
+    return blocks;
+  }
+
   // All of one type: a checkpoint may have quantised only some of them.
   std::vector<TensorView> GetParts(const std::vector<StoredTensor>& parts) {
     std::vector<TensorView> views;
@@ -208,6 +268,8 @@ class Loader {
 
   const TensorSource& source_;
   const Storage storage_;
+  const bool keep_blocks_;
+  bool has_blocks_ = false;
   absl::Status status_;
   std::vector<Matrix> matrices_;
   std::vector<Vector> vectors_;
@@ -217,13 +279,19 @@ class Loader {
 }  // namespace
 
 absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderConfig& spec,
-                                          Storage storage, ThreadPool& pool,
+                                          Storage storage, bool keep_blocks, ThreadPool& pool,
                                           const std::function<void(double)>& progress) {
   CpuWeights weights;
   weights.storage = storage;
-  Loader loader(source, storage);
+  Loader loader(source, storage, keep_blocks);
   const DecoderTensors tensors = TensorsOf(spec);
-  if (spec.outer_norms) weights.embedding = loader.Get(tensors.embedding);
+  const bool table_in_blocks = spec.outer_norms && loader.KeepsBlocks(tensors.embedding);
+  const bool is_head = tensors.head.parts[0].name == tensors.embedding.name && spec.head_tokens.empty();
+  if (table_in_blocks && !is_head) {
+    loader.AddMatrix({tensors.embedding.name, {tensors.embedding}}, &weights.embedding_blocks);
+  } else if (spec.outer_norms && !table_in_blocks) {
+    weights.embedding = loader.Get(tensors.embedding);
+  }
   weights.layers.resize(tensors.layers.size());
   for (size_t i = 0; i < tensors.layers.size(); ++i) {
     const LayerTensors& from = tensors.layers[i];
@@ -243,7 +311,9 @@ absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const Deco
   if (spec.outer_norms) loader.AddNorm(tensors.final_norm, &weights.final_norm);
   if (spec.outer_norms) loader.AddMatrix(tensors.head, &weights.head);
   weights.memory = OUTRIDER_TRY(loader.PackAll(pool, progress));
-  if (!spec.outer_norms) return weights;
+  weights.has_blocks = loader.has_blocks();
+  if (table_in_blocks && is_head) weights.embedding_blocks = weights.head;
+  if (!spec.outer_norms || table_in_blocks) return weights;
   Buffer copy = OUTRIDER_TRY(Buffer::Allocate(weights.embedding.bytes(), "the embedding"));
   std::memcpy(copy.data(), weights.embedding.data, copy.bytes());
   weights.embedding.data = copy.data();

@@ -22,8 +22,9 @@ struct MatrixSource {
     int row;
   };
 
-  std::vector<TensorView> tensors;  // each [*, k], all of the same type
-  std::vector<Row> rows;            // n of them
+  std::vector<TensorView> tensors;  // each [*, k], all of the same type; or none, but as many blocks
+  std::vector<BlockMatrix> blocks;
+  std::vector<Row> rows;  // n of them
   int k = 0;
 
   int n() const { return static_cast<int>(rows.size()); }
@@ -40,14 +41,18 @@ inline int RoundUp(int value, int multiple) { return (value + multiple - 1) / mu
 // The size of a packed matrix in bytes, a multiple of 64.
 size_t PackedBytes(int n, int k, Storage storage);
 // Packs into `to`, which is 64-byte aligned, as LinearArgs describes. bfloat16 and int8 round to nearest
-// even.
+// even; for other storages in blocks the source has blocks, which fit them.
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to);
 
 struct PackedMatrix {
   const char* data = nullptr;
   int n = 0;  // with padding if panels are interleaved
   int k = 0;
+  Storage storage = Storage::kFloat32;
 };
+
+// Writes row `row` of a matrix in blocks, [k].
+void ReadRow(const PackedMatrix& matrix, int row, float* to);
 
 struct CpuLayer {
   const float* attention_norm = nullptr;  // [hidden]; null: none
@@ -62,19 +67,23 @@ struct CpuLayer {
 };
 
 struct CpuWeights {
-  Buffer memory;            // holds everything below except the embedding
-  Buffer embedding_memory;  // a copy: the mapped files may shrink
-  Storage storage = Storage::kFloat32;
-  TensorView embedding;  // [vocab, hidden], as stored; without outer_norms there is none, and no head
+  Buffer memory;                        // holds everything below except the embedding
+  Buffer embedding_memory;              // a copy: the mapped files may shrink
+  Storage storage = Storage::kFloat32;  // of all matrices that are not in blocks
+  bool has_blocks = false;
+  // [vocab, hidden], as stored, or in blocks; without outer_norms there is none, and no head.
+  TensorView embedding;
+  PackedMatrix embedding_blocks;
   std::vector<CpuLayer> layers;
   const float* final_norm = nullptr;  // null: none
   PackedMatrix head;
 };
 
-// Packs every matrix, and copies the embedding; norms become float32. Changing or truncating a file
-// afterwards has no effect. Errors are those of the source and of Buffer. `progress` may be null.
+// Packs every matrix, and copies the embedding; norms become float32. With `keep_blocks` matrices that lie in
+// blocks stay in them. Changing or truncating a file afterwards has no effect. Errors are those of the source
+// and of Buffer. `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderConfig& spec,
-                                          Storage storage, ThreadPool& pool,
+                                          Storage storage, bool keep_blocks, ThreadPool& pool,
                                           const std::function<void(double)>& progress);
 
 }  // namespace outrider

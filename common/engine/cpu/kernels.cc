@@ -14,7 +14,7 @@ namespace {
 std::vector<const Kernels*> Runnable() {
   std::vector<const Kernels*> kernels;
 #if defined(__x86_64__)
-  const bool has_fma = __builtin_cpu_supports("fma");
+  const bool has_fma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (has_fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
     if (__builtin_cpu_supports("avx512bf16")) kernels.push_back(&kernels_internal::kAvx512BFloat16);

@@ -6,8 +6,10 @@
 // decide which chains run side by side. A row's bits therefore do not depend on the batch, the chunking, the
 // partition over threads or the block size.
 //
-// "Operands" below are the inputs of matrix products: float32, or bfloat16 if the weights are bfloat16 or
-// int8 and the instruction set multiplies bfloat16 by bfloat16 (`rounds_operands`). The producer of an
+// Weights in blocks have a chain for each block, whose sums are scaled and added in ascending order.
+//
+// "Operands" below are the inputs of matrix products: float32, or bfloat16 if the weights are not float32 and
+// the instruction set multiplies bfloat16 by bfloat16 (`rounds_operands`). The producer of an
 // operand rounds it, which halves the traffic between cores.
 //
 // Translation units for different instruction sets include this header, so it contains plain data only: an
@@ -19,13 +21,16 @@
 
 namespace outrider {
 
-// The element type of weights. Keys and values are bfloat16 beside kInt8 weights.
-enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8 };
+// How weights lie in memory. In blocks (decoder/blocks.h) they have levels of 4 or 8 bits; the scales and
+// minimums of wide ones are float32, else float16. Keys and values are bfloat16 beside kInt8 weights.
+enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8, kBlocks4, kBlocks8, kWideBlocks4, kWideBlocks8 };
 
 // Columns per panel of packed weights.
 inline constexpr int kPanel = 32;
 // Bytes at the head of a panel of int8 weights: a float32 scale for each column.
 inline constexpr int kScaleBytes = kPanel * 4;
+// Adjacent k of a column that are a block.
+inline constexpr int kBlockColumns = 32;
 // Most queries (rows x heads of one KV head) of one attention call.
 inline constexpr int kMaxQueries = 16;
 // A block's keys pad positions, and its values pad head dimensions, to a multiple of this.
@@ -44,6 +49,10 @@ enum class Epilogue : uint8_t {
 // int8 is packed like bfloat16, one byte per weight, after the panel's scales: W = scale * byte. The bytes
 // are integers that bfloat16 represents exactly, so the kernel multiplies them directly and scales the sum
 // once.
+//
+// Blocks are packed as [n / 32][k / 32]: the scales of 32 columns, their minimums, and their levels. These
+// are packed like int8 or, with 4 bits, as [4][32][2] words of 16 bits: the k of a word are two apart, the
+// first in the lowest bits.
 struct LinearArgs {
   const void* weights;  // 64-byte aligned
   Storage storage;
@@ -52,6 +61,7 @@ struct LinearArgs {
   int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
   const void* x;      // operands, [rows, k]
+  const float* sums;  // of x in blocks, [rows, k / 32]: Kernels::sum_blocks; not read for other weights
   void* y;            // [rows, y_columns], float32; operands for kSiluMul
   int64_t y_columns;  // without padding
   // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
@@ -138,7 +148,9 @@ struct Kernels {
   // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage. y may be x if these
   // are float32.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
-  // Whether operands for bfloat16 and int8 weights are bfloat16.
+  // y[i] = sum of operands x[32 i, 32 i + 32) for i in [0, blocks), for weights in blocks.
+  void (*sum_blocks)(const void* x, int64_t blocks, float* y);
+  // Whether operands are bfloat16 for other weights than float32.
   bool rounds_operands;
 };
 

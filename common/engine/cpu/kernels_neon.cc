@@ -17,6 +17,9 @@ typedef float Vec __attribute__((vector_size(16)));
 typedef int32_t IntVec __attribute__((vector_size(16)));
 
 inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
+inline Vec LoadFloat16(const char* p) {
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
+}
 
 using Operand = float;  // for bfloat16 weights
 

@@ -53,6 +53,13 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
                           int y_columns) const {
   if (rows == 0) return;
   const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
+  const Storage storage = product.matrix.storage;
+  const bool in_blocks = storage >= Storage::kBlocks4;
+  if (in_blocks) {
+    const int64_t blocks = int64_t{rows} * product.matrix.k / kBlockColumns;
+    sums_.resize(static_cast<size_t>(blocks));
+    kernels_.sum_blocks(x, blocks, sums_.data());
+  }
   thread_pool_.Run(partition.tasks, [&](int task, int worker) {
     const bool ends_range =
         task + 1 == partition.tasks || task + 1 == thread_pool_.FirstTask(worker + 1, partition.tasks);
@@ -62,18 +69,19 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
                    : partition.FirstPanel(task + 1);
     LinearArgs args;
     args.weights = product.matrix.data;
-    args.storage = storage_;
+    args.storage = storage;
     args.epilogue = product.epilogue;
     args.k = product.matrix.k;
     args.n = product.matrix.n;
     args.rows = rows;
     args.x = x;
+    args.sums = in_blocks ? sums_.data() : nullptr;
     args.y = y;
     args.y_columns = y_columns;
     args.first_panel = partition.FirstPanel(task);
     args.last_panel = partition.FirstPanel(task + 1);
-    args.next =
-        next_matrix.data + static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, storage_);
+    args.next = next_matrix.data +
+                static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, next_matrix.storage);
     kernels_.linear(args);
   });
 }
@@ -98,7 +106,7 @@ absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights,
   const int n = static_cast<int>(weights.shape[0]), k = static_cast<int>(weights.shape[1]);
   Buffer memory = OUTRIDER_TRY(Buffer::Allocate(PackedBytes(n, k, storage), "a head"));
   Pack(Concatenated({weights}), storage, thread_pool, memory.data());
-  const PackedMatrix matrix{memory.data(), n, k};
+  const PackedMatrix matrix{memory.data(), n, k, storage};
   return std::make_unique<CpuMatrix>(std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/cpu_weights.h"
@@ -19,14 +20,13 @@ struct Product {
   Epilogue epilogue;
 };
 
-// Multiplies by weights of one storage. Immutable; not thread-safe, since a thread pool is not.
+// Multiplies operands by weights. Not thread-safe, since a thread pool is not.
 class Multiplier {
  public:
-  // Both references must outlive it.
+  // Both references must outlive it. `storage` is that of weights that are not in blocks.
   Multiplier(const Kernels& kernels, ThreadPool& thread_pool, Storage storage)
       : kernels_(kernels),
         thread_pool_(thread_pool),
-        storage_(storage),
         operand_bytes_(storage != Storage::kFloat32 && kernels.rounds_operands ? 2 : 4) {}
 
   size_t operand_bytes() const { return operand_bytes_; }  // of one element of an operand (kernels.h)
@@ -53,8 +53,8 @@ class Multiplier {
 
   const Kernels& kernels_;
   ThreadPool& thread_pool_;
-  const Storage storage_;
   const size_t operand_bytes_;
+  mutable std::vector<float> sums_;  // of operands in blocks
 };
 
 // Packs a copy of `weights`, [n, k], outside a model's weights. `kernels` and `thread_pool` must outlive the

@@ -35,6 +35,17 @@ class FrequentHead final : public TensorSource {
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override {
     return IsCutHead(name, shape) ? whole_.Check(name, whole_shape_) : whole_.Check(name, shape);
   }
+  std::optional<BlockMatrix> GetBlocks(absl::string_view name,
+                                       absl::Span<const int64_t> shape) const override {
+    if (!IsCutHead(name, shape)) return whole_.GetBlocks(name, shape);
+    std::optional<BlockMatrix> whole = whole_.GetBlocks(name, whole_shape_);
+    if (whole) {
+      whole->read = [read = whole->read, tokens = tokens_](int64_t row, int64_t block, Block& to) {
+        read(tokens[static_cast<size_t>(row)], block, to);
+      };
+    }
+    return whole;
+  }
 
  private:
   bool IsCutHead(absl::string_view name, absl::Span<const int64_t> shape) const {

@@ -213,11 +213,14 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   if (!bos.empty()) config.bos_token_id = bos[0];
   config.eos_token_ids = ReadEnds(fields, file, vocab);
   OUTRIDER_TRY(fields.status());
-  std::set<std::string> packed;
+  std::set<std::string> packed, no_blocks;
   for (const auto& [name, tensor] : file.tensors()) {
-    if (GgufFile::IsPacked(tensor.type)) packed.insert(GgufFile::TypeName(tensor.type));
+    if (!GgufFile::IsPacked(tensor.type)) continue;
+    packed.insert(GgufFile::TypeName(tensor.type));
+    if (!GgufTensors::HasBlocks(tensor.type)) no_blocks.insert(GgufFile::TypeName(tensor.type));
   }
   config.packed = absl::StrJoin(packed, ", ");
+  config.no_blocks = absl::StrJoin(no_blocks, ", ");
   return config;
 }
 

@@ -1,6 +1,8 @@
 // A model out of a GGUF file: its configuration, and its weights under the names of Hugging Face's files.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -29,8 +31,14 @@ class GgufTensors final : public TensorSource {
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  std::optional<BlockMatrix> GetBlocks(absl::string_view name,
+                                       absl::Span<const int64_t> shape) const override;
+  // Whether matrices of this type lie in blocks.
+  static bool HasBlocks(int type);
 
  private:
+  // The row of the file that has a row of the tensor.
+  std::function<int64_t(int64_t row)> RowOrder(absl::string_view name) const;
   absl::StatusOr<const GgufFile::Tensor*> Find(absl::string_view name, absl::Span<const int64_t> shape) const;
 
   const GgufFile& file_;

@@ -112,16 +112,22 @@ absl::Status GgufTensors::Check(absl::string_view name, Shape shape) const {
   return Find(name, shape).status();
 }
 
+std::function<int64_t(int64_t row)> GgufTensors::RowOrder(absl::string_view name) const {
+  const bool reordered =
+      rotates_neighbours_ && (absl::StrContains(name, ".q_proj.") || absl::StrContains(name, ".k_proj."));
+  if (!reordered) return nullptr;
+  return [head_dim = int64_t{head_dim_}](int64_t row) { return RowInFile(row, head_dim); };
+}
+
 absl::StatusOr<TensorView> GgufTensors::Get(absl::string_view name, Shape shape) const {
   const GgufFile::Tensor& tensor = *OUTRIDER_TRY(Find(name, shape));
   const std::optional<ElementType> element = ElementOf(tensor.type);
-  const bool reordered =
-      rotates_neighbours_ && (absl::StrContains(name, ".q_proj.") || absl::StrContains(name, ".k_proj."));
+  const auto row_in_file = RowOrder(name);
   TensorView view{element.value_or(ElementType::kFloat32), {shape.begin(), shape.end()}, tensor.data.data()};
   const bool is_aligned = reinterpret_cast<uintptr_t>(view.data) % view.element_bytes() == 0;
-  if (element && is_aligned && !reordered) return view;
+  if (element && is_aligned && !row_in_file) return view;
 
-  const int64_t rows = shape.size() > 1 || reordered ? shape[0] : 1;
+  const int64_t rows = shape.size() > 1 || row_in_file ? shape[0] : 1;
   const size_t row_bytes = tensor.data.size() / static_cast<size_t>(std::max<int64_t>(rows, 1));
   const size_t columns = view.elements() / static_cast<size_t>(std::max<int64_t>(rows, 1));
   std::shared_ptr<char[]> memory;
@@ -131,7 +137,7 @@ absl::StatusOr<TensorView> GgufTensors::Get(absl::string_view name, Shape shape)
     return absl::ResourceExhaustedError(absl::StrCat(file_.path(), ": no memory to unpack ", name));
   }
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t from = reordered ? RowInFile(row, head_dim_) : row;
+    const int64_t from = row_in_file ? row_in_file(row) : row;
     const char* const data = tensor.data.data() + static_cast<size_t>(from) * row_bytes;
     char* const to = memory.get() + static_cast<size_t>(row) * columns * view.element_bytes();
     if (element) {

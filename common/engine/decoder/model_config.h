@@ -71,7 +71,8 @@ struct ModelConfig {
   std::vector<TokenId> eos_token_ids;  // from generation_config.json if it has them; may be empty
   std::string dtype;                   // of the stored weights: "float32", "bfloat16", "float16" or empty
   std::optional<Quantization> quantization;  // of a folder's weights
-  std::string packed;  // how weights are packed that are unpacked to be computed with; empty: none are
+  std::string packed;                        // how weights are packed; empty: none are
+  std::string no_blocks;                     // of these, what no backend computes with
 };
 
 // Reads a GGUF file (gguf_model.h), or of a folder config.json and, for the end-of-sequence ids,

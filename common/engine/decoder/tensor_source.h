@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/engine/decoder/blocks.h"
 #include "common/engine/decoder/narrow_floats.h"
 
 namespace outrider {
@@ -41,6 +43,14 @@ inline float FromFloat16(uint16_t value) {
   const float magnitude = infinity_or_nan != 0 ? std::bit_cast<float>(infinity_or_nan | (rest & 0x007fffff))
                                                : std::bit_cast<float>(rest) * 0x1p112f;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
+}
+
+// Rounds to nearest even, beyond the format's range to infinity. The value is a number.
+inline uint16_t ToFloat16(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t rest = std::bit_cast<uint32_t>(std::bit_cast<float>(bits & 0x7fffffff) * 0x1p-112f);
+  const uint32_t rounded = (rest + 0xfff + (rest >> 13 & 1)) >> 13;
+  return static_cast<uint16_t>((bits >> 16 & 0x8000) | (rounded < 0x7c00 ? rounded : 0x7c00));
 }
 
 // Element `index` of a tensor's data, as float32.
@@ -88,6 +98,12 @@ class TensorSource {
   // Checks for such a tensor without making it: returns what Get would find wrong with its shape and type.
   virtual absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const {
     return Get(name, shape).status();
+  }
+
+  // The same matrix as it lies in blocks; nullopt if it does not, or Check finds something wrong with it.
+  virtual std::optional<BlockMatrix> GetBlocks(absl::string_view /*name*/,
+                                               absl::Span<const int64_t> /*shape*/) const {
+    return std::nullopt;
   }
 
   // Get for many tensors in a row: stores an error in `status`, and does nothing if there is one

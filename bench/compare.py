@@ -1,6 +1,10 @@
 """Compares the shipped pair here, in transformers, llama.cpp and vLLM: same weights, prompts and threads.
 
     python bench/compare.py [--json build/bench/compare.json]
+    python bench/compare.py --gguf FILE... [--json build/bench/compare-gguf.json]
+
+The second compares llama.cpp and the services on the same GGUF files instead: decoding, prompts, what several rows cost,
+and how near a step comes to the rate at which memory is read.
 
 They take turns, and a figure is the median over the turns. All compute in bfloat16 on as many threads. The threads of
 the others spin while they wait for each other, so these need a machine with nothing else to do. The script reports at
@@ -26,6 +30,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import compare_gguf
 from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, System, Transformers, Vllm,
                              leave_out, processors)
 
@@ -103,6 +108,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, default=ROOT / "models/tiny-target", help="model folder")
     parser.add_argument("--draft", type=Path, default=ROOT / "models/tiny-draft", help="model folder")
+    parser.add_argument("--gguf", type=Path, nargs="+", metavar="FILE", help="GGUF files, in place of the pair")
     parser.add_argument("--prompts", type=Path, default=ROOT / "bench/prompts.json", help="JSON file of named sets")
     parser.add_argument("--set", default="prose", help="the set that is used, its first four texts")
     parser.add_argument("--threads", type=int, default=processors(), help="of each system")
@@ -116,6 +122,13 @@ def main() -> None:
         del os.environ[name]
     busy = busy_share()
     print(f"{machine()}, {options.threads} threads; other programs take {busy:.0%} of its processors", flush=True)
+
+    if options.gguf:
+        report = {"machine": machine(), "busy": busy, "threads": options.threads, "files": compare_gguf.main(options)}
+        if options.json is not None:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(report, indent=1) + "\n")
+        return
 
     rates = take_turns([Outrider, Transformers, LlamaCpp, Vllm], options, prompts)
     if not rates:

@@ -174,13 +174,43 @@ class Transformers:
                 yield name, temperature, self.rate(temperature, self.draft)
 
 
-class LlamaCpp:
-    name = "llama.cpp"
-    PACKAGE = "llama-cpp-python==0.3.36"
+class LlamaTools:
+    """llama.cpp's programs, out of the sources that scripts/sources.txt pins."""
+
     TOOLS = ("llama-bench", "llama-completion", "llama-speculative-simple")
     # Explicit, although most are defaults: an environment variable would switch GGML_NATIVE off.
     BUILD = ("-DCMAKE_BUILD_TYPE=Release", "-DBUILD_SHARED_LIBS=OFF", "-DGGML_NATIVE=ON", "-DGGML_OPENMP=ON",
              "-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_SERVER=OFF", "-DLLAMA_BUILD_APP=OFF", "-DLLAMA_OPENSSL=OFF")
+
+    def __init__(self) -> None:
+        self.folder = OUT / "llama.cpp"
+        self.source = self.folder / "source"
+        self.tools = self.folder / "build/bin"
+        if not all((self.tools / tool).exists() for tool in self.TOOLS):
+            self.build()
+
+    def build(self) -> None:
+        print(f"compare: building llama.cpp in {self.folder.relative_to(ROOT)}, once", flush=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / "build.log"
+        if not self.source.exists():
+            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
+                 "-r", ROOT / "scripts/sources.txt"], log)
+            unpacked = self.folder / "unpacked"  # renamed once it is complete
+            shutil.rmtree(unpacked, ignore_errors=True)
+            with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:
+                for member in package:
+                    before, inside, name = member.name.partition("/")[2].partition("vendor/llama.cpp/")
+                    if inside and not before:
+                        member.name = name
+                        package.extract(member, unpacked, filter="data")
+            unpacked.rename(self.source)
+        run(["cmake", "-S", self.source, "-B", self.folder / "build", *self.BUILD], log)
+        run(["cmake", "--build", self.folder / "build", "-j", str(processors()), "--target", *self.TOOLS], log)
+
+
+class LlamaCpp(LlamaTools):
+    name = "llama.cpp"
     SPECULATION = {
         **{f"speculative, K = {k}": ("--spec-type", "draft-simple", "--spec-draft-n-max", str(k)) for k in (2, 4, 8)},
         "speculative, K = 8, p >= .5": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8",
@@ -196,32 +226,9 @@ class LlamaCpp:
 
     def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
         require_transformers()  # for the converter
+        super().__init__()
         self.options, self.prompts = options, prompts
-        self.folder = OUT / "llama.cpp"
-        self.source = self.folder / "source"
-        self.tools = self.folder / "build/bin"
-        if not all((self.tools / tool).exists() for tool in self.TOOLS):
-            self.build()
         self.target, self.draft = (self.convert(Path(model)) for model in (options.target, options.draft))
-
-    def build(self) -> None:
-        print(f"compare: building llama.cpp in {self.folder.relative_to(ROOT)}, once", flush=True)
-        self.folder.mkdir(parents=True, exist_ok=True)
-        log = self.folder / "build.log"
-        if not self.source.exists():
-            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
-                 self.PACKAGE], log)
-            unpacked = self.folder / "unpacked"  # renamed once it is complete
-            shutil.rmtree(unpacked, ignore_errors=True)
-            with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:
-                for member in package:
-                    before, inside, name = member.name.partition("/")[2].partition("vendor/llama.cpp/")
-                    if inside and not before:
-                        member.name = name
-                        package.extract(member, unpacked, filter="data")
-            unpacked.rename(self.source)
-        run(["cmake", "-S", self.source, "-B", self.folder / "build", *self.BUILD], log)
-        run(["cmake", "--build", self.folder / "build", "-j", str(processors()), "--target", *self.TOOLS], log)
 
     def convert(self, model: Path) -> Path:
         converted = self.folder / f"{model.name}.gguf"

@@ -1,10 +1,7 @@
 #include "common/gguf/gguf_file.h"
 
-#define XXH_INLINE_ALL  // so that the plug-in for GPUs needs no further library
-
 #include <ggml.h>
 #include <gguf.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
@@ -18,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/gguf/hash_tensors.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -255,19 +253,7 @@ const GgufFile::Tensor* GgufFile::Find(absl::string_view name) const {
 }
 
 uint64_t GgufFile::Hash() const {
-  std::vector<absl::string_view> names;
-  for (const auto& [name, tensor] : tensors_) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (const absl::string_view name : names) {
-    const Tensor& tensor = tensors_.at(name);
-    const std::string header =
-        absl::StrCat(name, "\n", TypeName(tensor.type), "\n", absl::StrJoin(tensor.shape, ", "), "\n");
-    XXH3_64bits_update(&state, header.data(), header.size());
-    XXH3_64bits_update(&state, tensor.data.data(), tensor.data.size());
-  }
-  return XXH3_64bits_digest(&state);
+  return HashTensors(tensors_, [](const Tensor& tensor) { return TypeName(tensor.type); });
 }
 
 }  // namespace outrider

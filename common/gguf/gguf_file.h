@@ -68,8 +68,7 @@ class GgufFile {
   const absl::flat_hash_map<std::string, Tensor>& tensors() const { return tensors_; }
   const std::string& PathOf(const Tensor& tensor) const { return shards_[tensor.file].path(); }
 
-  // XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the
-  // same weights, however they are spread over files. Reads everything.
+  // HashTensors of all tensors. Reads everything.
   uint64_t Hash() const;
 
  private:

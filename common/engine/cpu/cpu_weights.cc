@@ -155,7 +155,7 @@ class Loader {
       : source_(source), storage_(storage), keep_blocks_(keep_blocks) {}
 
   // Whether the tensor stays in blocks.
-  bool KeepsBlocks(const StoredTensor& tensor) const { return !BlocksOf({tensor}).empty(); }
+  bool KeepsBlocks(const StoredTensor& tensor) const { return !BlocksOfAll({tensor}).empty(); }
   bool has_blocks() const { return has_blocks_; }
 
   // After the first error, all calls do nothing.
@@ -171,7 +171,7 @@ class Loader {
     }
     if (!status_.ok()) return;
     MatrixSource source = alternates ? InterleavedPanels(shapes[0], shapes[1]) : Concatenated(shapes);
-    source.blocks = BlocksOf(matrix.parts);
+    source.blocks = BlocksOfAll(matrix.parts);
     *to = {nullptr, source.n(), source.k, storage_};
     if (!source.blocks.empty()) {
       BlockStorage storage;
@@ -239,7 +239,7 @@ class Loader {
   };
 
   // Of all parts, or none.
-  std::vector<BlockMatrix> BlocksOf(const std::vector<StoredTensor>& parts) const {
+  std::vector<BlockMatrix> BlocksOfAll(const std::vector<StoredTensor>& parts) const {
     std::vector<BlockMatrix> blocks;
     for (const StoredTensor& part : parts) {
       std::optional<BlockMatrix> matrix =

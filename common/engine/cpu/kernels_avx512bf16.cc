@@ -1,32 +1,11 @@
 // The kernels for CPUs with AVX-512 and its bfloat16 dot products, which double the rate of matrix products:
 // each step of a chain adds two of them.
-#include <immintrin.h>
-
-#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/kernels_avx512.inc"
 
 namespace outrider {
 namespace {
 
-constexpr int kLanes = 16;
-constexpr int kPanelsPerTile = 2;
-constexpr int kPanelsPerTileOneRow = 4;
-constexpr int kRowsPerTile = 6;
 constexpr int kQueriesPerTile = 5;
-
-typedef float Vec __attribute__((vector_size(64)));
-typedef int32_t IntVec __attribute__((vector_size(64)));
-
-inline Vec Fma(Vec a, Vec b, Vec c) { return _mm512_fmadd_ps(a, b, c); }
-inline Vec LoadFloat16(const char* p) {
-  return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-}
-
-// (GCC 12 by itself overwrites a constant, and copies it before.)
-inline IntVec WidenLevels(IntVec words, int pair) {
-  const auto shifted = reinterpret_cast<__m512i>(words >> (4 * pair));
-  return reinterpret_cast<IntVec>(
-      _mm512_ternarylogic_epi32(shifted, _mm512_set1_epi32(0x000f000f), _mm512_set1_epi32(0x43004300), 0xea));
-}
 
 // The operand type for bfloat16 weights, and one step of a chain: two adjacent k.
 using Operand = uint16_t;

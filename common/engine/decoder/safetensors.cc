@@ -1,9 +1,5 @@
 #include "common/engine/decoder/safetensors.h"
 
-#define XXH_INLINE_ALL  // so that the plug-in for GPUs needs no further library
-
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -17,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/gguf/hash_tensors.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 #include "common/text/strings.h"
@@ -219,18 +216,7 @@ absl::StatusOr<absl::string_view> SafeTensors::GetBytes(absl::string_view name, 
 }
 
 uint64_t SafeTensors::Hash() const {
-  std::vector<absl::string_view> names;
-  for (const auto& [name, entry] : tensors_) names.push_back(name);
-  std::sort(names.begin(), names.end());
-  XXH3_state_t state;
-  XXH3_64bits_reset(&state);
-  for (const absl::string_view name : names) {
-    const Stored& entry = tensors_.at(name);
-    const std::string header = absl::StrCat(name, "\n", entry.type, "\n", ShapeName(entry.shape), "\n");
-    XXH3_64bits_update(&state, header.data(), header.size());
-    XXH3_64bits_update(&state, entry.data.data(), entry.data.size());
-  }
-  return XXH3_64bits_digest(&state);
+  return HashTensors(tensors_, [](const Stored& tensor) { return tensor.type; });
 }
 
 }  // namespace outrider

@@ -46,8 +46,7 @@ class SafeTensors final : public TensorSource {
   // INVALID_ARGUMENT, naming the file and the tensor.
   absl::Status Refuse(absl::string_view name, absl::string_view why) const;
 
-  // XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the
-  // same weights, however they are spread over files. Reads everything.
+  // HashTensors of all tensors. Reads everything.
   uint64_t Hash() const;
 
  private:

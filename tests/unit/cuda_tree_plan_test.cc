@@ -12,6 +12,7 @@
 
 #include "common/engine/cuda/attention_plan.h"
 #include "common/engine/cuda/step_plan.h"
+#include "tests/unit/some_of.h"
 
 namespace outrider::cuda {
 namespace {
@@ -211,7 +212,7 @@ void ExpectChains(const TreeBatch& batch, const AttentionShape& shape, const Att
 
 TEST(TreePlan, ANodeAttendsToItsPathAsToAChain) {
   std::mt19937 random(1);
-  for (int i = 0; i < 120; ++i) {
+  for (int i = 0; i < SomeOf(120); ++i) {
     const AttentionShape shape =
         Shape(1 + static_cast<int>(random() % 20), 1 + static_cast<int>(random() % 20),
               /*slides=*/random() % 2 == 0);

@@ -6,11 +6,14 @@
 
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "common/engine/cpu/kernels.h"
 #include "common/engine/runner.h"
+#include "tests/unit/some_of.h"
 
 namespace outrider::testing {
 
@@ -46,6 +49,26 @@ inline std::vector<std::string> RunnableKernels() {
     if (FindKernels(name) != nullptr) names.push_back(name);
   }
   return names;
+}
+
+// A model, kernels and a dtype: all there are, a third of them under a sanitizer.
+using EngineCase = std::tuple<std::string, std::string, std::string>;
+inline std::vector<EngineCase> EngineCases() {
+  const std::vector<std::string> kernels = RunnableKernels(), dtypes = {"float32", "bfloat16", "int8"};
+  const size_t every = SomeOf(10) < 10 ? 3 : 1;  // and then each model on each of the kernels, in one dtype
+  std::vector<EngineCase> cases;
+  for (size_t m = 0; m < RandomModels().size(); ++m) {
+    for (size_t k = 0; k < kernels.size(); ++k) {
+      for (size_t d = 0; d < dtypes.size(); ++d) {
+        if ((m + k + d) % every == 0) cases.emplace_back(RandomModels()[m], kernels[k], dtypes[d]);
+      }
+    }
+  }
+  return cases;
+}
+inline std::string NameOf(const EngineCase& engine_case) {
+  const auto& [model, kernels, dtype] = engine_case;
+  return absl::StrReplaceAll(absl::StrCat(model, "_", kernels, "_", dtype), {{"-", "_"}});
 }
 
 // Defaults for the random models: float32, one thread, a pool for a few sequences.

@@ -20,7 +20,7 @@ void ExpectSameBits(const Logits& a, const Logits& b, const std::string& what) {
   for (size_t r = 0; r < a.size(); ++r) ASSERT_TRUE(SameBits(a[r], b[r])) << what << ", row " << r;
 }
 
-class Invariance : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {
+class Invariance : public ::testing::TestWithParam<EngineCase> {
  protected:
   RunnerOptions TheOptions() const {
     RunnerOptions options = Options(std::get<0>(GetParam()));
@@ -30,16 +30,8 @@ class Invariance : public ::testing::TestWithParam<std::tuple<std::string, std::
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Invariance,
-                         ::testing::Combine(::testing::ValuesIn(RandomModels()),
-                                            ::testing::ValuesIn(RunnableKernels()),
-                                            ::testing::Values("float32", "bfloat16", "int8")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-                                              std::get<2>(info.param);
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(All, Invariance, ::testing::ValuesIn(EngineCases()),
+                         [](const auto& info) { return NameOf(info.param); });
 
 // The reference for the paged cache: a contiguous one, which is one block for the whole context.
 Logits ContiguousLogits(RunnerOptions options, absl::Span<const TokenId> tokens, int chunk) {

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kPrompt = 21;
 
-class Trees : public ::testing::TestWithParam<std::tuple<std::string, std::string, std::string>> {
+class Trees : public ::testing::TestWithParam<EngineCase> {
  protected:
   std::unique_ptr<Runner> Load(int block_size) const {
     RunnerOptions options = Options(std::get<0>(GetParam()));
@@ -21,17 +21,8 @@ class Trees : public ::testing::TestWithParam<std::tuple<std::string, std::strin
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Trees,
-                         ::testing::Combine(::testing::ValuesIn(RandomModels()),
-                                            ::testing::ValuesIn(RunnableKernels()),
-                                            ::testing::Values("float32", "bfloat16", "int8")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-                                              std::get<2>(info.param);
-                           std::replace_if(
-                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(All, Trees, ::testing::ValuesIn(EngineCases()),
+                         [](const auto& info) { return NameOf(info.param); });
 
 TEST_P(Trees, NodesHaveTheBitsOfTheirPathsAsChains) {
   for (const auto& [nodes, reach, block_size] :

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "common/spec/selection.h"
+#include "tests/unit/some_of.h"
 
 namespace outrider {
 namespace {
@@ -209,7 +210,7 @@ TEST(SelectLargest, EqualsSortingForEveryK) {
 TEST(SelectLargest, EqualsSortingForLogitsOfEveryVocabulary) {
   std::mt19937 random(5);
   std::normal_distribution<float> normal(-1, 2.5f);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < SomeOf(100); ++round) {
     std::vector<float> values(1 + random() % 20000);
     for (float& v : values) v = normal(random);
     for (const size_t k : {1, 2, 64, 500, 1200}) ExpectEqualsSorting(values, k);

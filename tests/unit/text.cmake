@@ -15,4 +15,6 @@ outrider_unit_test(text_test NUMERIC
     ${CMAKE_CURRENT_LIST_DIR}/text_tokens_beside_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/text_utf8_test.cc
   LIBS outrider::text nlohmann_json::nlohmann_json absl::strings)
-target_compile_definitions(text_test PRIVATE OUTRIDER_VOCABULARIES="${OUTRIDER_VENV}/src/llama.cpp/models")
+if(TARGET text_test)
+  target_compile_definitions(text_test PRIVATE OUTRIDER_VOCABULARIES="${OUTRIDER_VENV}/src/llama.cpp/models")
+endif()

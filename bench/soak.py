@@ -1,10 +1,11 @@
 """Mixed load for minutes while the three processes are killed, ended, frozen and cut off. Then it checks what must hold.
 
-    .venv/bin/python bench/soak.py [--minutes 2] [--seed 1]
+    .venv/bin/python bench/soak.py [--minutes 2] [--seed 1] [--model FILE.gguf]
 
-Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair. What is asked for and what is done to the processes
-is drawn from the seed; when the two meet is up to the machine. Prints what was asked, and how long streams took to go on after
-each disturbance. Exits with 1 and the reason when one of these does not hold:
+Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair and its heads, or with a model that drafts for
+itself. What is asked for and what is done to the processes is drawn from the seed; when the two meet is up to the machine.
+Prints what was asked, and how long streams took to go on after each disturbance. Exits with 1 and the reason when one of these
+does not hold:
 
 - every answer that depends on nothing but its request is that of a quiet run, and has each position once;
 - a request fails only as its kind says, or because the coordinator was away;
@@ -23,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,13 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "syste
 
 from harness import Cluster, Server, cluster, eventually, reserve_address
 from heads import SHIPPED
+from http_clients import MODEL
 from relay import Relay, relay
 from soak_load import Load
 
 # A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
 KV_BLOCKS = 256
 SERVER_FLAGS = ["--kv-blocks", str(KV_BLOCKS), "--block-size", "16", "--lease", "3"]
-HEADS = [part for folder in SHIPPED.values() for part in ("--heads", str(folder))]
 # The part of the time without disturbances, in which the processes may not grow by more than so many MiB. A coordinator that
 # was started just before it goes on growing for a minute, from 33 to 47 MiB in one run.
 QUIET, SLICES, GROWTH = 0.3, 4, 16.0
@@ -50,10 +51,10 @@ Disturbance = tuple[Callable[[], object], Callable[[], object], float]
 class Soak:
     """The processes, the load, and what is done to them. Its methods run on one thread: a process dies with its starter."""
 
-    def __init__(self, c: Cluster, relays: dict[str, Relay], seed: int) -> None:
+    def __init__(self, c: Cluster, relays: dict[str, Relay], seed: int, heads: Sequence[str]) -> None:
         self.cluster, self.relays = c, relays
         self.rng = random.Random(f"{seed} disturbances")
-        self.load = Load(c, seed)
+        self.load = Load(c, seed, heads)
         self.servers = [c.target, c.draft, c.coordinator]  # all there ever were
         self.disturbances = self._disturbances()
         self.recoveries: dict[str, list[float]] = {name: [] for name in self.disturbances}
@@ -199,7 +200,12 @@ class Soak:
 
 
 @contextlib.contextmanager
-def started(seed: int) -> Iterator[Soak]:
+def started(seed: int, model: str = "") -> Iterator[Soak]:
+    """With the shipped pair, or another model for both."""
+    heads = {} if model else SHIPPED
+    both = ["--model", model] if model else []
+    of_target = [*both, *(part for folder in heads.values() for part in ("--heads", str(folder)))]
+    of_coordinator = ["--tokenizer", model, "--served-model-name", MODEL] if model else []
     with contextlib.ExitStack() as stack:
         relays: dict[str, Relay] = {}
 
@@ -208,14 +214,15 @@ def started(seed: int) -> Iterator[Soak]:
             relays[name] = stack.enter_context(relay(address))
             yield relays[name].address
 
-        c = stack.enter_context(cluster(target=[*SERVER_FLAGS, *HEADS], draft=SERVER_FLAGS, coordinator=["--http-listen", reserve_address()],
+        c = stack.enter_context(cluster(target=[*SERVER_FLAGS, *of_target], draft=[*SERVER_FLAGS, *both],
+                                        coordinator=["--http-listen", reserve_address(), *of_coordinator],
                                         through=partial(through, "draft"), target_through=partial(through, "target")))
-        yield Soak(c, relays, seed)
+        yield Soak(c, relays, seed, list(heads))
 
 
-def soak(minutes: float, seed: int) -> None:
+def soak(minutes: float, seed: int, model: str = "") -> None:
     """Raises AssertionError where something does not hold."""
-    with started(seed) as s:
+    with started(seed, model) as s:
         s.run_disturbed(60 * minutes * (1 - QUIET))
         s.report()
         s.run_quiet(60 * minutes * QUIET)
@@ -227,9 +234,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=2)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--model", default="", help="a GGUF file or a folder")
     options = parser.parse_args()
     try:
-        soak(options.minutes, options.seed)
+        soak(options.minutes, options.seed, options.model)
     except (AssertionError, subprocess.TimeoutExpired) as error:
         sys.exit(f"soak: seed {options.seed}: {error}")
     print("soak: everything held")

@@ -21,7 +21,6 @@ import openai
 from outrider.v1 import inference_pb2_grpc
 
 from harness import LENGTH, PATIENCE, Answer, Cluster, Refusal, inference_pb2, request
-from heads import SHIPPED
 from http_clients import MODEL, connect
 from proxies import OPTIONS
 from soak_calls import Call, check, draw_calls, draw_searches
@@ -30,7 +29,6 @@ from test_openai_server import BAD as BAD_OVER_HTTP
 
 WORKERS = 8
 DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "none")
-TREE_DRAFTERS = ("", "model", *SHIPPED)  # the target itself with any of its heads
 KS = (None, 0, 1, 2, 4, 8)
 TREES = ("", "", "2x2x1", "chains:3", "budget:8", "auto")
 
@@ -45,8 +43,8 @@ class Stream:
 class Load:
     """What the workers share. Thread-safe."""
 
-    def __init__(self, c: Cluster, seed: int) -> None:
-        self.cluster = c
+    def __init__(self, c: Cluster, seed: int, heads: Sequence[str]) -> None:
+        self.cluster, self.heads = c, heads
         self.calls, self.searches = draw_calls(c, seed), draw_searches(c, seed)
         self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
         self.resumed = self.repeated = 0
@@ -147,10 +145,11 @@ class Worker:
     def call(self, *, samples: bool = False) -> Call:
         return self.rng.choice([call for call in self.load.calls if (call.options["n"] > 1) == samples])
 
-    def speculation(self, drafters: Sequence[str] = (*DRAFTERS, *SHIPPED)) -> dict[str, Any]:
-        drafter = self.rng.choice(drafters)
+    def speculation(self) -> dict[str, Any]:
+        heads = self.load.heads
+        drafter = self.rng.choice((*DRAFTERS, *heads))
         return {"k": self.rng.choice(KS), "drafter": drafter, "draft_top_n": self.rng.choice([0, 0, 8]),
-                "tree": self.rng.choice(TREES) if drafter in TREE_DRAFTERS else ""}
+                "tree": self.rng.choice(TREES) if drafter in ("", "model", *heads) else ""}
 
     def repeat(self, ask: Callable[[], Any]) -> Any:
         """Asks until the coordinator was there all the time."""
@@ -208,7 +207,7 @@ def slow_reader(w: Worker) -> str:
 
 def search(w: Worker) -> str:
     call = w.rng.choice(w.load.searches)
-    return check(w.stream(request(call.prompt, **call.options, **(w.speculation(DRAFTERS) | {"tree": ""}))), call)
+    return check(w.stream(request(call.prompt, **call.options, **(w.speculation() | {"drafter": w.rng.choice(DRAFTERS), "tree": ""}))), call)
 
 
 def sampled_answer(w: Worker) -> str:

@@ -146,8 +146,10 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   }
   options.limits.max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes);
   // So that the service says who must wait, and connections without a request leave room.
-  options.limits.max_connections = std::max(options.limits.max_connections,
-                                            2 * (flags.admission.max_samples + flags.admission.max_waiting));
+  options.limits.max_connections =
+      std::min(std::max(options.limits.max_connections,
+                        2 * (flags.admission.max_samples + flags.admission.max_waiting)),
+               MostConnections());
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 

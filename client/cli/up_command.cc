@@ -1,20 +1,17 @@
-#include <netdb.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <cstdio>
+#include <memory>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "client/cli/flags.h"
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "common/rpc/address.h"
+#include "common/rpc/listener.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -33,42 +30,8 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Returns a socket that listens there, or -1 with errno. Without SO_REUSEPORT, as in the services.
-int Listen(const addrinfo& where) {
-  const int fd = socket(where.ai_family, where.ai_socktype | SOCK_CLOEXEC, 0);
-  if (fd < 0) return -1;
-  const int yes = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  if (bind(fd, where.ai_addr, where.ai_addrlen) == 0 && listen(fd, 1) == 0) return fd;
-  const int error = errno;
-  close(fd);
-  errno = error;
-  return -1;
-}
-
-// Listens on the first usable address of the name; adds the socket. Returns empty, or what is wrong.
-std::string TryHostPort(const std::string& address, std::vector<int>& sockets) {
-  const std::optional<HostPort> parts = ParseHostPort(address);
-  if (!parts) return "it is not HOST:PORT";
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (const int error = getaddrinfo(parts->host.c_str(), absl::StrCat(parts->port).c_str(), &hints, &found);
-      error != 0) {
-    return gai_strerror(error);
-  }
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    const int fd = Listen(*each);
-    if (fd < 0) continue;
-    sockets.push_back(fd);
-    return "";
-  }
-  return strerror(errno);
-}
-
-std::string TryUnixPath(const std::string& path) {
+// Empty: none. Nothing is bound, since that would take the path from whoever listens there.
+std::string ProblemOfUnixPath(const std::string& path) {
   if (path.size() > kMaxSocketPath) return absl::StrCat("the path is longer than ", kMaxSocketPath, " bytes");
   std::error_code ignored;
   const fs::path parent = fs::absolute(path).parent_path();
@@ -170,17 +133,19 @@ void SayHowToUse(const LocalServices& services) {
 }  // namespace
 
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags) {
-  std::vector<int> sockets;
-  const absl::Cleanup close_all = [&sockets] {
-    for (int fd : sockets) close(fd);
-  };
+  std::vector<std::unique_ptr<Listener>> listeners;
   for (const auto& [flag, address] : flags) {
     if (address.empty()) continue;
-    const std::string problem = IsUnixPath(address) ? TryUnixPath(address.substr(strlen(kUnixPrefix)))
-                                                    : TryHostPort(address, sockets);
-    if (!problem.empty()) {
+    if (IsUnixPath(address)) {
+      const std::string problem = ProblemOfUnixPath(address.substr(strlen(kUnixPrefix)));
+      if (problem.empty()) continue;
       return absl::UnavailableError(absl::StrCat(flag, ": cannot listen on ", address, ": ", problem));
     }
+    auto listener = Listener::Bind(address);
+    if (!listener.ok()) {
+      return absl::Status(listener.status().code(), absl::StrCat(flag, ": ", listener.status().message()));
+    }
+    listeners.push_back(*std::move(listener));
   }
   return absl::OkStatus();
 }

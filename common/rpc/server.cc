@@ -6,15 +6,14 @@
 #include <grpcpp/impl/server_builder_option.h>
 #include <grpcpp/impl/server_builder_plugin.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <iostream>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/rpc/address.h"
-#include "common/rpc/error.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -36,6 +35,9 @@ constexpr int kMaxBackoffMs = 500;
 // Beyond it, gRPC shrinks its windows and then closes connections, so that no set of clients takes the memory
 // of the process.
 constexpr size_t kBufferBytes = size_t{1} << 30;
+
+// The connections of the second address. Probes are few.
+constexpr int kMostProbes = 64;
 
 // Keepalive is the same on both sides.
 template <class SetInt>
@@ -83,22 +85,24 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
   }
 };
 
-// Starts a server on one address, with one of the services. UNAVAILABLE if it cannot be bound.
-absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
-    const std::string& address, grpc::Service* service, grpc::CallbackGenericService* generic,
-    const std::shared_ptr<grpc::ServerCredentials>& credentials, const grpc::ResourceQuota& quota,
-    const ServerOptions& options, std::string* bound, std::unique_ptr<grpc::ServerCompletionQueue>* queue) {
+}  // namespace
+
+absl::Status RpcServer::Port::Start(const std::string& listen, int most, const ServerOptions& options,
+                                    const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                                    const grpc::ResourceQuota& quota, grpc::Service* service,
+                                    grpc::CallbackGenericService* generic, bool has_queue) {
+  listener = OUTRIDER_TRY(Listener::Bind(listen));
   grpc::ServerBuilder builder;
-  if (queue != nullptr) *queue = builder.AddCompletionQueue();
-  int port = 0;
-  builder.AddListeningPort(address, credentials, &port);
+  if (has_queue) queue = builder.AddCompletionQueue();
+  using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  acceptor = builder.experimental().AddExternalConnectionAcceptor(External::FROM_FD, credentials);
   if (service != nullptr) builder.RegisterService(service);
   if (generic != nullptr) builder.RegisterCallbackGenericService(generic);
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(quota);
   // Other hosts need not learn what there is to call.
-  if (!IsLocalAddress(address)) builder.SetOption(std::make_unique<WithoutReflection>());
+  if (!IsLocalAddress(listen)) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
   // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an
@@ -106,19 +110,21 @@ absl::StatusOr<std::unique_ptr<grpc::Server>> Bind(
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   // The time that a connection has for TLS and the first bytes of HTTP/2.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
-  // With SO_REUSEPORT, two servers on one port would share its connections at random.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  const bool has_port = !absl::StartsWith(address, "unix:");
-  if (server == nullptr || (has_port && port == 0)) {
-    return MakeError(absl::StatusCode::kUnavailable, "ADDRESS_UNAVAILABLE",
-                     absl::StrCat("cannot listen on ", address, ": in use or not an address of this host"));
-  }
-  *bound = has_port ? absl::StrCat(address.substr(0, address.rfind(':')), ":", port) : address;
-  return server;
+  server = builder.BuildAndStart();
+  if (server == nullptr) return absl::InternalError("gRPC cannot start a server");
+  listener->Start(
+      most,
+      [this](int listener, int connection) {
+        grpc::experimental::ExternalConnectionAcceptor::NewConnectionParameters parameters;
+        parameters.listener_fd = listener;
+        parameters.fd = connection;
+        acceptor->HandleNewConnection(&parameters);
+      },
+      [on_turned_away = options.on_turned_away, address = listener->address()](int connections) {
+        if (on_turned_away) on_turned_away(address, connections);
+      });
+  return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& listen,
                                                             const ServerOptions& options,
@@ -131,16 +137,15 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  server->server_ = OUTRIDER_TRY(Bind(listen, service, nullptr, credentials, quota, options,
-                                      &server->address_, poller != nullptr ? &server->queue_ : nullptr));
+  OUTRIDER_TRY(server->main_.Start(listen, MostConnections(), options, credentials, quota, service,
+                                   /*generic=*/nullptr, poller != nullptr));
   if (!options.health_listen.empty()) {
-    std::string bound;
     // Probes have no certificates, and learn only whether the process is healthy.
-    server->health_server_ =
-        OUTRIDER_TRY(Bind(options.health_listen, nullptr, &server->nothing_,
-                          grpc::InsecureServerCredentials(), quota, options, &bound, nullptr));
+    OUTRIDER_TRY(server->health_.Start(options.health_listen, std::min(MostConnections(), kMostProbes),
+                                       options, grpc::InsecureServerCredentials(), quota,
+                                       /*service=*/nullptr, &server->nothing_, /*has_queue=*/false));
   }
-  if (poller != nullptr) poller->Attach(server->queue_.get());
+  if (poller != nullptr) poller->Attach(server->queue());
   server->poller_ = poller;
   server->SetLive(true);
   server->SetServing(false);
@@ -148,18 +153,20 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
 }
 
 std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
-  return server_->InProcessChannel(ChannelArguments());
+  return main_.server->InProcessChannel(ChannelArguments());
 }
 
 void RpcServer::Shutdown(absl::Duration drain) {
   const auto deadline = absl::ToChronoTime(absl::Now() + drain);
-  for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-    if (server != nullptr) server->Shutdown(deadline);
+  for (Port* port : {&main_, &health_}) {
+    // First: gRPC does not close what it is given from now on.
+    if (port->listener != nullptr) port->listener->Stop();
+    if (port->server != nullptr) port->server->Shutdown(deadline);
   }
   if (poller_ != nullptr) std::exchange(poller_, nullptr)->Detach();
-  queue_ = nullptr;
-  server_ = nullptr;  // the queue needs it to the end
-  health_server_ = nullptr;
+  main_.queue = nullptr;
+  main_.server = nullptr;  // the queue needs it to the end
+  health_.server = nullptr;
 }
 
 grpc::ChannelArguments ChannelArguments() {

@@ -6,12 +6,14 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/credentials.h"
+#include "common/rpc/listener.h"
 #include "common/rpc/queue_poller.h"
 
 namespace outrider {
@@ -26,6 +28,9 @@ struct ServerOptions {
   // Calls that one connection may have open; further ones wait at the client. More than the requests that a
   // service admits, so that the excess is refused with a reason.
   int max_streams = 4096;
+  // Called with an address and how many connections it turned away since the last report, because
+  // MostConnections were open there; at most once a minute, from a thread of its own. May be null.
+  std::function<void(const std::string& address, int connections)> on_turned_away = {};
 };
 
 // Owns the listeners. Thread-safe.
@@ -43,11 +48,11 @@ class RpcServer {
   ~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
   // The bound address, with the port that was picked.
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return main_.listener->address(); }
 
   // Null unless started with a poller. Not after Shutdown.
   QueuePoller* poller() { return poller_; }
-  grpc::ServerCompletionQueue* queue() { return queue_.get(); }
+  grpc::ServerCompletionQueue* queue() { return main_.queue.get(); }
 
   // A channel to this server within its own process, without a socket. Must not be used after Shutdown.
   std::shared_ptr<grpc::Channel> InProcessChannel();
@@ -61,20 +66,31 @@ class RpcServer {
   void Shutdown(absl::Duration drain);
 
  private:
+  // A listener and the server of its connections, with one of the services.
+  struct Port {
+    absl::Status Start(const std::string& listen, int most_connections, const ServerOptions& options,
+                       const std::shared_ptr<grpc::ServerCredentials>& credentials,
+                       const grpc::ResourceQuota& quota, grpc::Service* service,
+                       grpc::CallbackGenericService* generic, bool has_queue);
+
+    std::unique_ptr<grpc::ServerCompletionQueue> queue;
+    std::unique_ptr<grpc::Server> server;
+    std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor;
+    std::unique_ptr<Listener> listener;
+  };
+
   RpcServer() = default;
   void SetHealth(const char* service, bool healthy) {
-    for (grpc::Server* server : {server_.get(), health_server_.get()}) {
-      if (server != nullptr) server->GetHealthCheckService()->SetServingStatus(service, healthy);
+    for (const Port* port : {&main_, &health_}) {
+      if (port->server != nullptr) port->server->GetHealthCheckService()->SetServingStatus(service, healthy);
     }
   }
 
-  std::string address_;
-  std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   QueuePoller* poller_ = nullptr;
-  // For health_server_, which it outlives: gRPC starts no server that has only health. It has no methods.
+  // For health_, which it outlives: gRPC starts no server that has only health. It has no methods.
   grpc::CallbackGenericService nothing_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> health_server_;
+  Port main_;
+  Port health_;
 };
 
 // Arguments for channels between the services: message limits, keepalive also while idle, 5 s for an attempt

@@ -28,7 +28,7 @@
 namespace outrider {
 namespace {
 
-// gRPC silently drops a listener that fails to accept, for example for lack of descriptors.
+// How long a port may take no connection before the process counts as dead.
 constexpr absl::Duration kPortTimeout = absl::Seconds(16);
 
 absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
@@ -223,6 +223,9 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
   ServerOptions options = flags.server;
   options.security.on_refused = [](int calls) {
     LogWarning("calls refused for want of a known bearer token", {{"calls", calls}});
+  };
+  options.on_turned_away = [](const std::string& address, int connections) {
+    LogWarning("too many connections", {{"port", address}, {"turned_away", connections}});
   };
   for (const Endpoint& endpoint : endpoints) {
     auto rpc = OUTRIDER_TRY(RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller));

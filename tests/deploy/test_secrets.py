@@ -64,3 +64,4 @@ def test_nothing_is_made_twice(secrets: dict[str, dict[str, bytes]]) -> None:
     keys = [secret["tls.key"] for secret in secrets.values() if "tls.key" in secret]
     assert len(set(keys)) == len(keys) == 3
     assert len(secrets["outrider-client-tokens"]["tokens"].strip()) == 64
+    assert len(secrets["outrider-cache-key"]["key"].strip()) == 64

@@ -81,17 +81,17 @@ _processes: list["Process"] = []
 
 
 class Process:
-    """A running program. Its stderr, and its stdout if requested, is read line by line. It gets at most `within` MB of memory."""
+    """A running program. Its stderr, and its stdout if requested, is read line by line. `limits` are options of prlimit."""
 
     def __init__(self, program: str, *args: str, stdout_too: bool = False,
-                 variables: Mapping[str, str] | None = None, within: int | None = None) -> None:
+                 variables: Mapping[str, str] | None = None, limits: Sequence[str] = ()) -> None:
         self.program, self.args = program, args
         self.lines: list[str] = []
         self._more = threading.Condition()
         self._ended = False
         # No process outlives the tests, however they end.
         joined = ["sh", "-c", 'exec "$@" >&2', "sh"] if stdout_too else []
-        limited = ["prlimit", f"--data={within}000000", "--"] if within is not None else []
+        limited = ["prlimit", *limits, "--"] if limits else []
         command = ["setpriv", "--pdeathsig", "KILL", "--", *limited, *joined, str(BIN / program), *args]
         self.popen = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                       stderr=subprocess.PIPE, text=True, errors="replace",
@@ -151,9 +151,9 @@ class Process:
         return "\n".join([f"--- {self.program} ({self.popen.poll()})", *self.lines[-15:]])
 
 
-def refusal(program: str, *args: str, within: int | None = None) -> str:
+def refusal(program: str, *args: str, limits: Sequence[str] = ()) -> str:
     """The error of a program that must refuse to start: one line, a non-zero exit code, and no crash."""
-    process = Process(program, *args, within=within)
+    process = Process(program, *args, limits=limits)
     code = process.wait_end()
     assert code > 0, f"exit code {code}:\n" + "\n".join(process.lines)
     assert len(process.lines) == 1, "\n".join(process.lines)
@@ -244,9 +244,9 @@ def reserve_address() -> str:
 class Server(Process):
     """One of the three services, running. Another one can take its place at the same address."""
 
-    def __init__(self, program: str, *args: str, listen: str = "") -> None:
+    def __init__(self, program: str, *args: str, listen: str = "", limits: Sequence[str] = ()) -> None:
         super().__init__(program, "--listen", listen or reserve_address(), "--metrics-listen", "127.0.0.1:0",
-                         "--log-format", "json", *args)
+                         "--log-format", "json", *args, limits=limits)
         self.flags = args
         bound = self.wait_for_event("listening" if program == "outrider-coordinator" else "serving")
         self.address: str = bound["listen"]

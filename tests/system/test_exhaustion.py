@@ -15,7 +15,7 @@ import grpc
 import pytest
 
 from certificates import Authority, tls_flags
-from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Process, Stream, cluster, eventually, inference_pb2,
+from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Process, Server, Stream, cluster, eventually, inference_pb2,
                      inference_pb2_grpc, new_sequence, request, reserve_address, running, start_coordinator, start_target)
 from http_clients import post, status_of
 from proxies import Proxy
@@ -176,21 +176,35 @@ def test_metrics_are_served_over_ipv6() -> None:
         process.kill()
 
 
-def test_a_port_that_ran_out_of_descriptors_takes_connections_again_or_the_process_is_not_live() -> None:
+def serves(server: Server) -> bool:
+    with server.connect() as channel, contextlib.suppress(grpc.FutureTimeoutError):
+        grpc.channel_ready_future(channel).result(timeout=1)
+        return True
+    return False
+
+
+def test_a_port_that_ran_out_of_descriptors_takes_connections_again() -> None:
     health = reserve_address()
     with running(start_target("--health-listen", health)) as (target,):
         assert target.health() == target.health(health) == "SERVING"
         subprocess.run(["prlimit", "--nofile=64:64", "--pid", str(target.popen.pid)], check=True)
-        for connection in connections(target.address, 150):
+        mute = connections(target.address, 150)
+        assert not serves(target)
+        for connection in mute:
             connection.close()
+        eventually(lambda: serves(target), "it takes connections again")
+        assert target.health(health, service="live") == "SERVING"
 
-        def serves() -> bool:
-            with target.connect() as channel, contextlib.suppress(grpc.FutureTimeoutError):
-                grpc.channel_ready_future(channel).result(timeout=1)
-                return True
-            return False
 
-        assert eventually(lambda: serves() or target.health(health, service="live") == "NOT_SERVING", "it works, or says that it does not")
+def test_a_port_has_a_quarter_of_the_descriptors_and_turns_others_away() -> None:
+    target = Server("outrider-target", "--model", str(TARGET_MODEL), limits=["--nofile=400:400"])
+    with running(target):
+        mute = connections(target.address, 120)
+        assert target.wait_for_event("too many connections", port=target.address)["turned_away"] == 1
+        # Each has ten seconds for its first byte.
+        eventually(lambda: serves(target), "those that said nothing are ended")
+        for connection in mute:
+            connection.close()
 
 
 # --- an answer that is lost -----------------------------------------------------------------------------------

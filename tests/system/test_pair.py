@@ -212,7 +212,7 @@ def test_a_model_that_cannot_be_loaded_ends_the_pair(name: str, tmp_path: Path) 
 
 def test_memory_that_runs_out_for_both_is_said_once() -> None:
     line = refusal("outrider-pair", *MODELS, *FREE, "--target-dtype", "float32", "--draft-dtype", "float32", "--kv-blocks", "100000",
-                   within=200)
+                   limits=["--data=200000000"])
     assert re.search("(target|draft): .*bytes for the KV pool", line), line
 
 

@@ -147,7 +147,7 @@ def test_a_damaged_file_is_named(case: str, tmp_path: Path) -> None:
 def test_memory_that_runs_out_at_the_start_is_named(megabytes: int, what: str) -> None:
     """The weights need 44 MB as float32, and the cache more than 200."""
     line = refusal("outrider-target", "--model", str(TARGET_MODEL), "--dtype", "float32", "--kv-blocks", "100000", *FREE,
-                   within=megabytes)
+                   limits=[f"--data={megabytes}000000"])
     assert what in line, line
 
 

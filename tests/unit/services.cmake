@@ -58,6 +58,7 @@ outrider_unit_test(rpc_test
     unit/queue_poller_test.cc
     unit/rpc_address_test.cc
     unit/rpc_edges_test.cc
+    unit/rpc_listener_test.cc
     unit/rpc_convert_test.cc
     unit/rpc_server_test.cc
     unit/rpc_stream_test.cc

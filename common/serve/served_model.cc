@@ -19,6 +19,8 @@
 namespace outrider {
 namespace {
 
+constexpr absl::Duration kLoadingLine = absl::Seconds(2);  // between lines about a model that is loaded
+
 v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
                         uint64_t tokenizer_fingerprint) {
   const ModelConfig& config = runner.config();
@@ -172,6 +174,12 @@ absl::Status ServedModel::TryToLoad() {
   parallel.on_wait = [&parallel] {
     LogInfo("waiting for the other ranks",
             {{"rank", parallel.rank}, {"ranks", parallel.size}, {"rendezvous", parallel.rendezvous}});
+  };
+  options_.runner.progress = [this, next = absl::Now() + kLoadingLine](double loaded) mutable {
+    if (absl::Now() < next || loaded == 1) return;
+    next = absl::Now() + kLoadingLine;
+    LogInfo("loading",
+            {{"model", ModelName(options_.runner.model_dir)}, {"percent", std::lround(100 * loaded)}});
   };
   runner_ = OUTRIDER_TRY(Runner::Load(options_.runner));
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves

@@ -67,14 +67,15 @@ TEST_P(BlockFormat, HasTheNumbersThatGgmlUnpacks) {
   constexpr char kName[] = "model.layers.0.self_attn.q_proj.weight";  // whose rows are reordered
   const std::vector<int64_t> shape = {kRows, kColumns};
   const auto unpacked = tensors.Get(kName, shape);
+  const auto format = tensors.BlocksOf(kName, shape);
   const auto blocks = tensors.GetBlocks(kName, shape);
-  ASSERT_TRUE(unpacked.ok() && blocks.has_value());
-  EXPECT_EQ(blocks->bits, GetParam().bits);
-  EXPECT_EQ(blocks->wide, GetParam().wide);
+  ASSERT_TRUE(unpacked.ok() && format.has_value() && blocks.ok());
+  EXPECT_EQ(format->bits, GetParam().bits);
+  EXPECT_EQ(format->wide, GetParam().wide);
   const std::vector<float> expected = AllElements(*unpacked);
   for (int64_t i = 0; i < kRows * kColumns; i += kBlock) {
     Block block;
-    blocks->read(i / kColumns, i % kColumns / kBlock, block);
+    (*blocks)(i / kColumns, i % kColumns / kBlock, block);
     for (int j = 0; j < kBlock; ++j) {
       const float value = block.scale * static_cast<float>(block.levels[j]) + block.minimum;
       ASSERT_NEAR(value, expected[static_cast<size_t>(i + j)], 1e-6) << i << " + " << j;
@@ -88,9 +89,9 @@ TEST_P(BlockFormat, HasNoBlocksOfAnotherShape) {
                                                     RandomBlocks(GetParam(), 2, 256, random)));
   ASSERT_TRUE(file.ok()) << file.status();
   const GgufTensors tensors(*file, {});
-  EXPECT_TRUE(tensors.GetBlocks("lm_head.weight", {2, 256}).has_value());
-  EXPECT_FALSE(tensors.GetBlocks("lm_head.weight", {1, 256}).has_value());
-  EXPECT_FALSE(tensors.GetBlocks("model.norm.weight", {256}).has_value());
+  EXPECT_TRUE(tensors.BlocksOf("lm_head.weight", {2, 256}).has_value());
+  EXPECT_FALSE(tensors.BlocksOf("lm_head.weight", {1, 256}).has_value());
+  EXPECT_FALSE(tensors.BlocksOf("model.norm.weight", {256}).has_value());
 }
 
 TEST(BlockFormats, AreNotThoseWithSmallerBlocks) {
@@ -99,19 +100,19 @@ TEST(BlockFormats, AreNotThoseWithSmallerBlocks) {
 }
 
 // A matrix of random levels, whose scales and minimums are exact in float16 unless they are wide.
-BlockMatrix RandomMatrix(int bits, bool wide, uint32_t seed) {
-  return {bits, wide, [=](int64_t row, int64_t block, Block& to) {
-            std::mt19937 random(seed + static_cast<uint32_t>(row * 1000 + block));
-            const auto scale = [&] {
-              const float value = (static_cast<float>(random() % 200) - 100) / 64;
-              return wide ? value / 3 : value;
-            };
-            to.scale = scale();
-            to.minimum = scale();
-            for (int8_t& level : to.levels) {
-              level = static_cast<int8_t>(bits == 4 ? random() % 16 : random());
-            }
-          }};
+BlockReader RandomMatrix(int bits, bool wide, uint32_t seed) {
+  return [=](int64_t row, int64_t block, Block& to) {
+    std::mt19937 random(seed + static_cast<uint32_t>(row * 1000 + block));
+    const auto scale = [&] {
+      const float value = (static_cast<float>(random() % 200) - 100) / 64;
+      return wide ? value / 3 : value;
+    };
+    to.scale = scale();
+    to.minimum = scale();
+    for (int8_t& level : to.levels) {
+      level = static_cast<int8_t>(bits == 4 ? random() % 16 : random());
+    }
+  };
 }
 
 using Case = std::tuple<std::string, int, bool>;  // kernels, bits, wide
@@ -141,7 +142,7 @@ TEST_P(BlockProduct, IsThatOfTheUnpackedMatrixAndARowsBitsAreItsOwn) {
   for (int row = 0; row < kN; ++row) {
     for (int block = 0; block < kK / kBlock; ++block) {
       Block read;
-      source.blocks[0].read(row, block, read);
+      source.blocks[0](row, block, read);
       for (int i = 0; i < kBlock; ++i) {
         weights[static_cast<size_t>(row)][static_cast<size_t>(block * kBlock + i)] =
             read.scale * static_cast<float>(read.levels[i]) + read.minimum;

@@ -9,6 +9,8 @@
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -71,11 +73,23 @@ class Unpack : public ::testing::Test {
         << std::string(reinterpret_cast<const char*>(&length), sizeof(length)) << text << data;
     const absl::StatusOr<SafeTensors> stored = SafeTensors::Open(folder_.path());
     if (!stored.ok()) return stored.status();
-    const absl::StatusOr<TensorView> view = UnpackedTensors(*stored, quantization).Get("m.weight", shape);
+    const UnpackedTensors unpacked(*stored, quantization);
+    const absl::StatusOr<TensorView> view = unpacked.Get("m.weight", shape);
     if (!view.ok()) return view.status();
-    std::vector<float> values(view->bytes() / view->element_bytes());
-    ReadElements(*view, 0, static_cast<int>(values.size()), values.data());
-    return values;
+    blocks_ = unpacked.BlocksOf("m.weight", shape);
+    if (blocks_) ExpectBlocks(*unpacked.GetBlocks("m.weight", shape), *view);
+    return AllElements(*view);
+  }
+
+  static void ExpectBlocks(const BlockReader& read, const TensorView& view) {
+    const std::vector<float> values = AllElements(view);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const int64_t columns = view.shape[1], at = static_cast<int64_t>(i);
+      Block block;
+      read(at / columns, at % columns / kBlock, block);
+      const float level = block.levels[at % columns % kBlock];
+      EXPECT_NEAR(block.scale * level + block.minimum, values[i], 1e-4 * std::abs(block.scale)) << i;
+    }
   }
 
   void ExpectRefused(const Quantization& quantization, const Tensors& tensors,
@@ -85,6 +99,7 @@ class Unpack : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
+  std::optional<BlockFormat> blocks_;  // that the last one read lies in; they have its values
 };
 
 // `tensors` with one of them changed, or removed if it has no type.
@@ -334,6 +349,82 @@ TEST_F(Unpack, DamagedAwqIsRefusedByName) {
   ExpectRefused(Awq{.group_size = 3}, AwqTensors(), {8, 4},
                 "tensor m.qweight: groups of 3 do not divide 4 columns");
   ExpectRefused(kAwq, AwqTensors(), {9, 4}, "tensor m.qweight: its 9 rows do not fill words of 8");
+}
+
+// --- blocks ---
+
+// Of 8 rows and 64 columns, with any levels, zero points and scales, in groups of 32.
+class InBlocks : public Unpack {
+ protected:
+  Tensor AnyWords(const std::vector<int64_t>& shape) {
+    std::vector<uint32_t> words(static_cast<size_t>(shape[0] * shape[1]));
+    for (uint32_t& word : words) word = static_cast<uint32_t>(random_());
+    return Words(shape, words);
+  }
+  // Which are exact in float16 or not.
+  Tensor AnyScales(const std::vector<int64_t>& shape, float divisor) {
+    std::vector<float> scales(static_cast<size_t>(shape[0] * shape[1]));
+    for (float& scale : scales) scale = (static_cast<float>(random_() % 200) - 100) / divisor;
+    return Floats(shape, scales);
+  }
+  Tensors AnyGptq(int bits) {
+    return {{"m.qweight", AnyWords({64 * bits / 32, 8})},
+            {"m.qzeros", AnyWords({2, 8 * bits / 32})},
+            {"m.scales", AnyScales({2, 8}, 64)}};
+  }
+  void ExpectIn(const Quantization& quantization, const Tensors& tensors, int bits, bool wide) {
+    ASSERT_TRUE(Read(quantization, tensors, {8, 64}).ok());
+    ASSERT_TRUE(blocks_.has_value());
+    EXPECT_EQ(blocks_->bits, bits);
+    EXPECT_EQ(blocks_->wide, wide);
+  }
+
+  std::mt19937 random_{1};
+};
+
+TEST_F(InBlocks, CompressedTensorsHaveTheirWeights) {
+  Tensors bytes = {{"m.weight", AnyWords({8, 16})}, {"m.weight_scale", AnyScales({8, 2}, 64)}};
+  bytes["m.weight"].type = "I8";
+  bytes["m.weight"].shape = {8, 64};
+  ExpectIn(CompressedTensors{.group_size = 32}, bytes, 8, /*wide=*/false);
+  Tensors words = {{"m.weight_packed", AnyWords({8, 8})},
+                   {"m.weight_scale", AnyScales({8, 2}, 64)},
+                   {"m.weight_shape", Of<int64_t>("I64", {2}, {8, 64})}};
+  ExpectIn(CompressedTensors{.packed = true, .bits = 4, .group_size = 32}, words, 4, false);
+  words["m.weight_scale"] = AnyScales({8, 2}, 3);
+  ExpectIn(CompressedTensors{.packed = true, .bits = 4, .group_size = 32}, words, 4, true);
+  words["m.weight_scale"] = AnyScales({8, 1}, 64);
+  ExpectIn(CompressedTensors{.packed = true, .bits = 4}, words, 4, false);
+  words["m.weight_packed"] = AnyWords({8, 16});
+  words["m.weight_zero_point"] = AnyWords({2, 1});
+  ExpectIn(CompressedTensors{.packed = true, .bits = 8, .zero_points = true}, words, 8, true);
+}
+
+TEST_F(InBlocks, GptqAndAwqHaveTheirWeights) {
+  ExpectIn(Gptq{.bits = 4, .group_size = 32}, AnyGptq(4), 4, false);
+  ExpectIn(Gptq{.bits = 8, .group_size = 32, .less_one = false}, AnyGptq(8), 8, true);
+  const Tensors awq = {
+      {"m.qweight", AnyWords({64, 1})}, {"m.qzeros", AnyWords({2, 1})}, {"m.scales", AnyScales({2, 8}, 3)}};
+  ExpectIn(Awq{.group_size = 32}, awq, 4, true);
+}
+
+TEST_F(InBlocks, AreOnlyIntegersWhoseGroupsAreWholeBlocks) {
+  const Gptq groups_of_32 = {.bits = 4, .group_size = 32};
+  std::vector<uint32_t> order(64);
+  std::fill(order.begin(), order.begin() + 32, 1);
+  ExpectIn(groups_of_32, With(AnyGptq(4), "m.g_idx", Words({64}, order)), 4, false);
+  std::swap(order[31], order[32]);
+  const auto is_none = [&](const Quantization& quantization, const Tensors& tensors) {
+    ASSERT_TRUE(Read(quantization, tensors, {8, 64}).ok());
+    EXPECT_FALSE(blocks_.has_value());
+  };
+  is_none(groups_of_32, With(AnyGptq(4), "m.g_idx", Words({64}, order)));
+  const Tensors groups_of_16 =
+      With(With(AnyGptq(4), "m.qzeros", AnyWords({4, 1})), "m.scales", AnyScales({4, 8}, 64));
+  is_none(Gptq{.bits = 4, .group_size = 16}, groups_of_16);
+  const Tensors floats = {{"m.weight", Bytes("F8_E4M3", {8, 64}, std::vector<uint8_t>(512, 0x38))},
+                          {"m.weight_scale", AnyScales({8, 1}, 64)}};
+  is_none(CompressedTensors{.floats = true}, floats);
 }
 
 }  // namespace

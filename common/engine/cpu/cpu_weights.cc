@@ -49,17 +49,17 @@ void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
   }
 }
 
-void PackBlocks(const MatrixSource& source, int panel, BlockStorage storage, char* to) {
-  for (int block = 0; block < source.k / kBlockColumns; ++block, to += BytesOf(storage)) {
-    std::memset(to, 0, BytesOf(storage));
-    PackedBlock packed(to, storage);
+void PackBlocks(const MatrixSource& source, int panel, BlockFormat format, char* to) {
+  for (int block = 0; block < source.k / kBlockColumns; ++block, to += BytesOf(format)) {
+    std::memset(to, 0, BytesOf(format));
+    PackedBlock packed(to, format);
     for (int column = 0; column < kPanel; ++column) {
       const size_t i = static_cast<size_t>(panel) * kPanel + static_cast<size_t>(column);
       const MatrixSource::Row row =
           i < source.rows.size() ? source.rows[i] : MatrixSource::Row{0, MatrixSource::kPaddingRow};
       Block read;
       if (row.row != MatrixSource::kPaddingRow) {
-        source.blocks[static_cast<size_t>(row.tensor)].read(row.row, block, read);
+        source.blocks[static_cast<size_t>(row.tensor)](row.row, block, read);
       }
       packed.Set(column, read);
     }
@@ -98,7 +98,7 @@ size_t PackedBytes(int n, int k, Storage storage) {
   const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
   const size_t weights = static_cast<size_t>(kPanel) * static_cast<size_t>(k);
   if (storage == Storage::kInt8) return panels * (kScaleBytes + weights);
-  if (const BlockStorage blocks = BlocksOf(storage); blocks.bits > 0) {
+  if (const BlockFormat blocks = BlocksOf(storage); blocks.bits > 0) {
     return panels * static_cast<size_t>(k / kBlockColumns) * BytesOf(blocks);
   }
   return panels * weights * (storage == Storage::kFloat32 ? 4 : 2);
@@ -107,7 +107,7 @@ size_t PackedBytes(int n, int k, Storage storage) {
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {
   const int panels = (source.n() + kPanel - 1) / kPanel;
   const size_t panel_bytes = PackedBytes(kPanel, source.k, storage);
-  const BlockStorage blocks = BlocksOf(storage);
+  const BlockFormat blocks = BlocksOf(storage);
   pool.Run(panels, [&](int panel, int) {
     char* panel_to = to + static_cast<size_t>(panel) * panel_bytes;
     if (blocks.bits > 0) return PackBlocks(source, panel, blocks, panel_to);
@@ -133,10 +133,10 @@ void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* t
 
 void ReadRow(const PackedMatrix& matrix, int row, float* to) {
   const size_t panel_bytes = PackedBytes(kPanel, matrix.k, matrix.storage);
-  const BlockStorage storage = BlocksOf(matrix.storage);
+  const BlockFormat format = BlocksOf(matrix.storage);
   char* from = const_cast<char*>(matrix.data) + static_cast<size_t>(row / kPanel) * panel_bytes;
-  for (int k = 0; k < matrix.k; k += kBlockColumns, from += BytesOf(storage)) {
-    PackedBlock(from, storage).Read(row % kPanel, to + k);
+  for (int k = 0; k < matrix.k; k += kBlockColumns, from += BytesOf(format)) {
+    PackedBlock(from, format).Read(row % kPanel, to + k);
   }
 }
 
@@ -155,7 +155,7 @@ class Loader {
       : source_(source), storage_(storage), keep_blocks_(keep_blocks) {}
 
   // Whether the tensor stays in blocks.
-  bool KeepsBlocks(const StoredTensor& tensor) const { return !BlocksOfAll({tensor}).empty(); }
+  bool KeepsBlocks(const StoredTensor& tensor) const { return BlocksOfAll({tensor}).bits > 0; }
   bool has_blocks() const { return has_blocks_; }
 
   // After the first error, all calls do nothing.
@@ -171,17 +171,9 @@ class Loader {
     }
     if (!status_.ok()) return;
     MatrixSource source = alternates ? InterleavedPanels(shapes[0], shapes[1]) : Concatenated(shapes);
-    source.blocks = BlocksOfAll(matrix.parts);
-    *to = {nullptr, source.n(), source.k, storage_};
-    if (!source.blocks.empty()) {
-      BlockStorage storage;
-      for (const BlockMatrix& part : source.blocks) {
-        storage.bits = std::max(storage.bits, part.bits);
-        storage.wide = storage.wide || part.wide;
-      }
-      to->storage = StorageOf(storage);
-      has_blocks_ = true;
-    }
+    const BlockFormat blocks = BlocksOfAll(matrix.parts);
+    *to = {nullptr, source.n(), source.k, blocks.bits > 0 ? StorageOf(blocks) : storage_};
+    has_blocks_ = has_blocks_ || blocks.bits > 0;
     const size_t offset = Reserve(PackedBytes(to->n, to->k, to->storage));
     matrices_.push_back({matrix.parts, std::move(source), to, offset});
   }
@@ -210,10 +202,17 @@ class Loader {
     }
     for (Matrix& matrix : matrices_) {
       char* to = memory.data() + matrix.offset;
-      if (matrix.source.blocks.empty()) matrix.source.tensors = GetParts(matrix.parts);
+      if (BlocksOf(matrix.to->storage).bits > 0) {
+        for (const StoredTensor& part : matrix.parts) {
+          matrix.source.blocks.push_back(OUTRIDER_TRY(source_.GetBlocks(part.name, part.shape)));
+        }
+      } else {
+        matrix.source.tensors = GetParts(matrix.parts);
+      }
       if (!status_.ok()) return status_;
       Pack(matrix.source, matrix.to->storage, pool, to);
       matrix.source.tensors.clear();
+      matrix.source.blocks.clear();
       matrix.to->data = to;
       if (progress) {
         const size_t done = matrix.offset + PackedBytes(matrix.to->n, matrix.to->k, matrix.to->storage);
@@ -238,16 +237,15 @@ class Loader {
     size_t offset;
   };
 
-  // Of all parts, or none.
-  std::vector<BlockMatrix> BlocksOfAll(const std::vector<StoredTensor>& parts) const {
-    std::vector<BlockMatrix> blocks;
+  // That hold all parts; of 0 bits if one does not lie in blocks.
+  BlockFormat BlocksOfAll(const std::vector<StoredTensor>& parts) const {
+    BlockFormat all;
     for (const StoredTensor& part : parts) {
-      std::optional<BlockMatrix> matrix =
-          keep_blocks_ ? source_.GetBlocks(part.name, part.shape) : std::nullopt;
-      if (!matrix) return {};
-      blocks.push_back(*std::move(matrix));
+      const auto blocks = keep_blocks_ ? source_.BlocksOf(part.name, part.shape) : std::nullopt;
+      if (!blocks) return {};
+      all = {std::max(all.bits, blocks->bits), all.wide || blocks->wide};
     }
-    return blocks;
+    return all;
   }
 
   // All of one type: a checkpoint may have quantised only some of them.

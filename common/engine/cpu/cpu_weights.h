@@ -23,7 +23,7 @@ struct MatrixSource {
   };
 
   std::vector<TensorView> tensors;  // each [*, k], all of the same type; or none, but as many blocks
-  std::vector<BlockMatrix> blocks;
+  std::vector<BlockReader> blocks;
   std::vector<Row> rows;  // n of them
   int k = 0;
 

@@ -3,26 +3,12 @@
 // BFDOT adds the two products before it adds them to the sum, rounds each of these steps to odd, and takes
 // subnormal numbers for zero. AVX-512's rounds otherwise, so the bits of the two differ. Either is a function
 // of the sum and of the two pairs alone, which is all that batch invariance asks for.
-#include <arm_neon.h>
-
-#include "common/engine/cpu/kernels.h"
+#include "common/engine/cpu/kernels_neon.inc"
 
 namespace outrider {
 namespace {
 
-constexpr int kLanes = 4;
-constexpr int kPanelsPerTile = 1;
-constexpr int kPanelsPerTileOneRow = 2;
-constexpr int kRowsPerTile = 3;
 constexpr int kQueriesPerTile = 5;
-
-typedef float Vec __attribute__((vector_size(16)));
-typedef int32_t IntVec __attribute__((vector_size(16)));
-
-inline Vec Fma(Vec a, Vec b, Vec c) { return vfmaq_f32(c, a, b); }
-inline Vec LoadFloat16(const char* p) {
-  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(reinterpret_cast<const uint16_t*>(p))));
-}
 
 // The operand type for bfloat16 weights, and one step of a chain: two adjacent k.
 using Operand = uint16_t;

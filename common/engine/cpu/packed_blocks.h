@@ -12,12 +12,8 @@ namespace outrider {
 
 static_assert(kBlock == kBlockColumns);
 
-// Whether a storage has blocks, of how many bits, and with wide scales.
-struct BlockStorage {
-  int bits = 0;  // 0: none
-  bool wide = false;
-};
-inline BlockStorage BlocksOf(Storage storage) {
+// The blocks of a storage; of 0 bits if it has none.
+inline BlockFormat BlocksOf(Storage storage) {
   switch (storage) {
     case Storage::kBlocks4:
       return {4, false};
@@ -32,27 +28,27 @@ inline BlockStorage BlocksOf(Storage storage) {
   }
 }
 
-inline Storage StorageOf(BlockStorage blocks) {
+inline Storage StorageOf(BlockFormat blocks) {
   if (blocks.bits == 4) return blocks.wide ? Storage::kWideBlocks4 : Storage::kBlocks4;
   return blocks.wide ? Storage::kWideBlocks8 : Storage::kBlocks8;
 }
 
 // Of a block of a panel.
-inline size_t BytesOf(BlockStorage blocks) {
+inline size_t BytesOf(BlockFormat blocks) {
   return static_cast<size_t>(kPanel * (kBlockColumns * blocks.bits / 8 + (blocks.wide ? 8 : 4)));
 }
 
 // One block of 32 columns.
 class PackedBlock {
  public:
-  PackedBlock(char* data, BlockStorage storage) : data_(data), storage_(storage) {}
+  PackedBlock(char* data, BlockFormat format) : data_(data), format_(format) {}
 
   // Of a block that was all zeros.
   void Set(int column, const Block& block) {
     SetScale(column, block.scale);
     SetScale(kPanel + column, block.minimum);
     for (int k = 0; k < kBlockColumns; ++k) {
-      if (storage_.bits == 8) {
+      if (format_.bits == 8) {
         levels()[ByteOf(column, k)] = block.levels[k];
       } else {
         Word(column, k) |= static_cast<uint16_t>(block.levels[k] << ShiftOf(k));
@@ -63,7 +59,7 @@ class PackedBlock {
   void Read(int column, float* to) {
     const float scale = Scale(column), minimum = Scale(kPanel + column);
     for (int k = 0; k < kBlockColumns; ++k) {
-      const int level = storage_.bits == 8 ? levels()[ByteOf(column, k)] : Word(column, k) >> ShiftOf(k) & 15;
+      const int level = format_.bits == 8 ? levels()[ByteOf(column, k)] : Word(column, k) >> ShiftOf(k) & 15;
       to[k] = scale * static_cast<float>(level) + minimum;
     }
   }
@@ -74,13 +70,13 @@ class PackedBlock {
   uint16_t& Word(int column, int k) {
     return reinterpret_cast<uint16_t*>(levels())[(k / 8 * kPanel + column) * 2 + k % 2];
   }
-  int8_t* levels() { return reinterpret_cast<int8_t*>(data_ + 2 * kPanel * (storage_.wide ? 4 : 2)); }
+  int8_t* levels() { return reinterpret_cast<int8_t*>(data_ + 2 * kPanel * (format_.wide ? 4 : 2)); }
   float Scale(int index) const {
-    return storage_.wide ? reinterpret_cast<const float*>(data_)[index]
-                         : FromFloat16(reinterpret_cast<const uint16_t*>(data_)[index]);
+    return format_.wide ? reinterpret_cast<const float*>(data_)[index]
+                        : FromFloat16(reinterpret_cast<const uint16_t*>(data_)[index]);
   }
   void SetScale(int index, float value) {
-    if (storage_.wide) {
+    if (format_.wide) {
       reinterpret_cast<float*>(data_)[index] = value;
     } else {
       reinterpret_cast<uint16_t*>(data_)[index] = ToFloat16(value);
@@ -88,7 +84,7 @@ class PackedBlock {
   }
 
   char* const data_;
-  const BlockStorage storage_;
+  const BlockFormat format_;
 };
 
 }  // namespace outrider

@@ -16,11 +16,12 @@ struct Block {
   int8_t levels[kBlock] = {};  // of 4 bits: 0 to 15
 };
 
-// A matrix whose rows are whole blocks. Valid while its source lives.
-struct BlockMatrix {
+struct BlockFormat {
   int bits = 0;       // of a level: 4 or 8
   bool wide = false;  // scale and minimum are float32; else they are exact in float16
-  std::function<void(int64_t row, int64_t block, Block& to)> read;  // any thread
 };
+
+// Reads a block of a matrix whose rows are whole blocks. Any thread, while the source of the matrix lives.
+using BlockReader = std::function<void(int64_t row, int64_t block, Block& to)>;
 
 }  // namespace outrider

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/spec/status.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -35,16 +36,17 @@ class FrequentHead final : public TensorSource {
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override {
     return IsCutHead(name, shape) ? whole_.Check(name, whole_shape_) : whole_.Check(name, shape);
   }
-  std::optional<BlockMatrix> GetBlocks(absl::string_view name,
-                                       absl::Span<const int64_t> shape) const override {
+  std::optional<BlockFormat> BlocksOf(absl::string_view name,
+                                      absl::Span<const int64_t> shape) const override {
+    return IsCutHead(name, shape) ? whole_.BlocksOf(name, whole_shape_) : whole_.BlocksOf(name, shape);
+  }
+  absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
+                                        absl::Span<const int64_t> shape) const override {
     if (!IsCutHead(name, shape)) return whole_.GetBlocks(name, shape);
-    std::optional<BlockMatrix> whole = whole_.GetBlocks(name, whole_shape_);
-    if (whole) {
-      whole->read = [read = whole->read, tokens = tokens_](int64_t row, int64_t block, Block& to) {
-        read(tokens[static_cast<size_t>(row)], block, to);
-      };
-    }
-    return whole;
+    BlockReader whole = OUTRIDER_TRY(whole_.GetBlocks(name, whole_shape_));
+    return [whole = std::move(whole), tokens = tokens_](int64_t row, int64_t block, Block& to) {
+      whole(tokens[static_cast<size_t>(row)], block, to);
+    };
   }
 
  private:

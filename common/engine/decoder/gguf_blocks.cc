@@ -4,6 +4,7 @@
 
 #include "common/engine/decoder/gguf_model.h"
 #include "common/engine/decoder/tensor_source.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -117,21 +118,26 @@ const Format* FormatOf(int type) {
 
 bool GgufTensors::HasBlocks(int type) { return FormatOf(type) != nullptr; }
 
-std::optional<BlockMatrix> GgufTensors::GetBlocks(absl::string_view name,
-                                                  absl::Span<const int64_t> shape) const {
+std::optional<BlockFormat> GgufTensors::BlocksOf(absl::string_view name,
+                                                 absl::Span<const int64_t> shape) const {
   const auto tensor = Find(name, shape);
   if (!tensor.ok() || shape.size() != 2) return std::nullopt;
   const Format* const format = FormatOf((*tensor)->type);
-  if (format == nullptr) return std::nullopt;
-  const auto* const data = reinterpret_cast<Bytes>((*tensor)->data.data());
-  const size_t row_bytes = (*tensor)->data.size() / static_cast<size_t>(shape[0]);
+  return format == nullptr ? std::nullopt : std::optional(BlockFormat{format->bits, format->wide});
+}
+
+absl::StatusOr<BlockReader> GgufTensors::GetBlocks(absl::string_view name,
+                                                   absl::Span<const int64_t> shape) const {
+  const GgufFile::Tensor& tensor = *OUTRIDER_TRY(Find(name, shape));
+  const Format* const format = FormatOf(tensor.type);
+  const auto* const data = reinterpret_cast<Bytes>(tensor.data.data());
+  const size_t row_bytes = tensor.data.size() / static_cast<size_t>(shape[0]);
   const auto row_in_file = RowOrder(name);
-  const auto read = [=](int64_t row, int64_t block, Block& to) {
+  return [=](int64_t row, int64_t block, Block& to) {
     const Bytes from = data + static_cast<size_t>(row_in_file ? row_in_file(row) : row) * row_bytes +
                        static_cast<size_t>(block / format->blocks) * format->bytes;
     format->read(from, block, to);
   };
-  return BlockMatrix{format->bits, format->wide, read};
 }
 
 }  // namespace outrider

@@ -31,8 +31,9 @@ class GgufTensors final : public TensorSource {
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
-  std::optional<BlockMatrix> GetBlocks(absl::string_view name,
-                                       absl::Span<const int64_t> shape) const override;
+  std::optional<BlockFormat> BlocksOf(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
+                                        absl::Span<const int64_t> shape) const override;
   // Whether matrices of this type lie in blocks.
   static bool HasBlocks(int type);
 

@@ -239,7 +239,8 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model) {
   ModelConfig config;
   config.decoder = ReadDecoder(fields);
   config.quantization = ReadQuantization(fields);
-  if (config.quantization) config.packed = config.no_blocks = QuantizationInWords(*config.quantization);
+  if (config.quantization) config.packed = QuantizationInWords(*config.quantization);
+  if (config.quantization && !MayLieInBlocks(*config.quantization)) config.no_blocks = config.packed;
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
   const int vocab = config.decoder.vocab_size;
   const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);

@@ -51,6 +51,9 @@ using Quantization = std::variant<CompressedTensors, Gptq, Awq>;
 // it.
 std::optional<Quantization> ReadQuantization(FieldReader& config);
 
+// Whether matrices may lie in blocks (blocks.h): levels are integers, and groups are whole blocks.
+bool MayLieInBlocks(const Quantization& quantization);
+
 // In words, for a log: "gptq, int4, groups of 128".
 std::string QuantizationInWords(const Quantization& quantization);
 

@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/engine/decoder/blocks.h"
 #include "common/engine/decoder/field_reader.h"
 
 namespace outrider {
@@ -163,6 +164,12 @@ std::optional<Quantization> ReadQuantization(FieldReader& config) {
   if (!config.Has("quantization_config")) return std::nullopt;
   FieldReader fields = config.Nested("quantization_config");
   return ReadMethod(fields);
+}
+
+bool MayLieInBlocks(const Quantization& quantization) {
+  const auto* const compressed = std::get_if<CompressedTensors>(&quantization);
+  const int group = std::visit([](const auto& format) { return format.group_size; }, quantization);
+  return (compressed == nullptr || !compressed->floats) && group % kBlock == 0;
 }
 
 std::string QuantizationInWords(const Quantization& quantization) {

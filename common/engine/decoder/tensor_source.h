@@ -100,10 +100,15 @@ class TensorSource {
     return Get(name, shape).status();
   }
 
-  // The same matrix as it lies in blocks; nullopt if it does not, or Check finds something wrong with it.
-  virtual std::optional<BlockMatrix> GetBlocks(absl::string_view /*name*/,
-                                               absl::Span<const int64_t> /*shape*/) const {
+  // The blocks that the matrix lies in; nullopt if it lies in none, or something is wrong with it.
+  virtual std::optional<BlockFormat> BlocksOf(absl::string_view /*name*/,
+                                              absl::Span<const int64_t> /*shape*/) const {
     return std::nullopt;
+  }
+  // The same matrix as Get, if BlocksOf has a format for it. Errors are those of Get.
+  virtual absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
+                                                absl::Span<const int64_t> shape) const {
+    return Get(name, shape).status();
   }
 
   // Get for many tensors in a row: stores an error in `status`, and does nothing if there is one

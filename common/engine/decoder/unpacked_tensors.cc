@@ -5,6 +5,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -42,7 +43,69 @@ class Unpacker {
     return status_;
   }
 
-  absl::StatusOr<TensorView> Unpack(const CompressedTensors& format) {
+  template <class Format>
+  absl::StatusOr<TensorView> Unpack(const Format& format) {
+    ReadLevels(format);
+    ReadScaling(format);
+    if (!status_.ok()) return status_;
+    ScaleLevels(scaling_, rows_, columns_, levels_.get());
+    const char* const data = reinterpret_cast<const char*>(levels_.get());
+    return TensorView{ElementType::kFloat32, {rows_, columns_}, data, std::move(levels_)};
+  }
+
+  template <class Format>
+  std::optional<BlockFormat> Blocks(const Format& format) {
+    const Levels levels = LevelsOf(format);
+    if (!levels.integers || columns_ % kBlock != 0 || !Check(format).ok()) return std::nullopt;
+    ReadScaling(format);
+    if (!status_.ok()) return std::nullopt;
+    for (int64_t column = 0; column < columns_; ++column) {
+      const auto group = [&](int64_t of) { return scaling_.group_of[static_cast<size_t>(of)]; };
+      if (group(column) != group(column / kBlock * kBlock)) return std::nullopt;
+    }
+    BlockFormat blocks{.bits = levels.bits};
+    for (size_t i = 0; i < scaling_.scales.size(); ++i) {
+      blocks.wide |= !IsFloat16(scaling_.scales[i]) || !IsFloat16(MinimumOf(scaling_, i, levels.zero));
+    }
+    return blocks;
+  }
+
+  template <class Format>
+  absl::StatusOr<BlockReader> Read(const Format& format) {
+    ReadLevels(format);
+    ReadScaling(format);
+    if (!status_.ok()) return status_;
+    return [levels = levels_, scaling = std::move(scaling_), zero = LevelsOf(format).zero,
+            columns = columns_](int64_t row, int64_t block, Block& to) {
+      const auto group = row * scaling.groups + scaling.group_of[static_cast<size_t>(block * kBlock)];
+      to.scale = scaling.scales[static_cast<size_t>(group)];
+      to.minimum = MinimumOf(scaling, static_cast<size_t>(group), zero);
+      for (int i = 0; i < kBlock; ++i) {
+        to.levels[i] = static_cast<int8_t>(levels[row * columns + block * kBlock + i] - zero);
+      }
+    };
+  }
+
+ private:
+  // How levels become those of a block.
+  struct Levels {
+    bool integers = true;
+    int bits = 4;
+    float zero = 0;  // which a level of a block lacks: it has a sign if it has 8 bits
+  };
+  static Levels LevelsOf(const CompressedTensors& format) {
+    return {!format.floats, format.bits, format.packed && format.bits == 8 ? 128.0f : 0.0f};
+  }
+  static Levels LevelsOf(const Gptq& format) { return {true, format.bits, format.bits == 8 ? 128.0f : 0.0f}; }
+  static Levels LevelsOf(const Awq&) { return {}; }
+
+  static float MinimumOf(const Scaling& scaling, size_t group, float zero) {
+    const float zero_point = scaling.zero_points.empty() ? 0 : scaling.zero_points[group];
+    return scaling.scales[group] * (zero - zero_point);
+  }
+  static bool IsFloat16(float value) { return FromFloat16(ToFloat16(value)) == value; }
+
+  void ReadLevels(const CompressedTensors& format) {
     const absl::string_view stored = StoredLevels(format);
     if (format.packed) {
       MakeLevels([&](float* to) { LevelsAlongRows(WordsOf(stored), rows_, columns_, format.bits, to); });
@@ -51,6 +114,17 @@ class Unpacker {
       if (format.floats && std::any_of(stored.begin(), stored.end(), is_nan)) Refuse("weight", "holds NaN");
       MakeLevels([&](float* to) { format.floats ? LevelsOfFloat8(stored, to) : LevelsOfInt8(stored, to); });
     }
+  }
+  void ReadLevels(const Gptq& format) {
+    const absl::string_view stored = StoredLevels(format);
+    MakeLevels([&](float* to) { LevelsAlongColumns(WordsOf(stored), rows_, columns_, format.bits, to); });
+  }
+  void ReadLevels(const Awq& format) {
+    const absl::string_view stored = StoredLevels(format);
+    MakeLevels([&](float* to) { LevelsOfAwq(WordsOf(stored), rows_, columns_, to); });
+  }
+
+  void ReadScaling(const CompressedTensors& format) {
     MakeGroups(format.group_size, "weight_scale");
     scaling_.scales = ForEachRow(format, Floats("weight_scale", ShapeOf(format, "weight_scale")));
     if (format.zero_points) {
@@ -59,19 +133,15 @@ class Unpacker {
       // Packed levels are never negative.
       scaling_.zero_points.assign(scaling_.scales.size(), static_cast<float>(1 << (format.bits - 1)));
     }
-    return Finish();
   }
-
-  absl::StatusOr<TensorView> Unpack(const Gptq& format) {
-    const absl::string_view stored = StoredLevels(format);
-    MakeLevels([&](float* to) { LevelsAlongColumns(WordsOf(stored), rows_, columns_, format.bits, to); });
+  void ReadScaling(const Gptq& format) {
     MakeGroups(format.group_size, {});
     if (format.ordered || Has("g_idx")) ReadOrder();
     const int64_t groups = scaling_.groups;
     scaling_.scales = Transposed(Floats("scales", {groups, rows_}), groups, rows_);
     const int64_t zero_words = rows_ * format.bits / 32;
     const uint32_t* const stored_zeros = Words("qzeros", {groups, zero_words});
-    if (!status_.ok()) return status_;
+    if (!status_.ok()) return;
     std::vector<uint32_t> zeros(stored_zeros, stored_zeros + groups * zero_words);
     if (format.less_one) {
       // To whole words, since that is how it was subtracted: a zero point of 0 borrows from its neighbour.
@@ -80,23 +150,17 @@ class Unpacker {
     std::vector<float> zero_points(static_cast<size_t>(groups * rows_));
     LevelsAlongRows(zeros.data(), groups, rows_, format.bits, zero_points.data());
     scaling_.zero_points = Transposed(zero_points, groups, rows_);
-    return Finish();
   }
-
-  absl::StatusOr<TensorView> Unpack(const Awq& format) {
-    const absl::string_view stored = StoredLevels(format);
-    MakeLevels([&](float* to) { LevelsOfAwq(WordsOf(stored), rows_, columns_, to); });
+  void ReadScaling(const Awq& format) {
     MakeGroups(format.group_size, "qweight");
     const int64_t groups = scaling_.groups;
     scaling_.scales = Transposed(Floats("scales", {groups, rows_}), groups, rows_);
     const uint32_t* const zeros = Words("qzeros", {groups, rows_ / 8});
-    if (!status_.ok()) return status_;
+    if (!status_.ok()) return;
     scaling_.zero_points.resize(static_cast<size_t>(groups * rows_));
     LevelsOfAwq(zeros, rows_, groups, scaling_.zero_points.data());
-    return Finish();
   }
 
- private:
   // Empty after an error.
   absl::string_view StoredLevels(const CompressedTensors& format) {
     if (!format.packed) return Bytes("weight", LevelType(format), {rows_, columns_});
@@ -232,13 +296,6 @@ class Unpacker {
     return Transposed(zero_points, groups, rows_);
   }
 
-  absl::StatusOr<TensorView> Finish() {
-    if (!status_.ok()) return status_;
-    ScaleLevels(scaling_, rows_, columns_, levels_.get());
-    const char* const data = reinterpret_cast<const char*>(levels_.get());
-    return TensorView{ElementType::kFloat32, {rows_, columns_}, data, std::move(levels_)};
-  }
-
   const SafeTensors& stored_;
   const std::string module_;
   const int64_t rows_, columns_;
@@ -247,29 +304,49 @@ class Unpacker {
   Scaling scaling_;
 };
 
+// What `packed` gives for the format of a packed matrix, else what `plain` gives.
+template <class Packed, class Plain>
+auto ForFormat(const SafeTensors& stored, const Quantization& quantization, absl::string_view name,
+               absl::Span<const int64_t> shape, Packed packed, Plain plain) {
+  absl::string_view module = name;
+  if (shape.size() != 2 || !absl::ConsumeSuffix(&module, ".weight")) return plain();
+  Unpacker unpacker(stored, module, shape[0], shape[1]);
+  return std::visit(
+      [&](const auto& format) { return unpacker.IsPacked(format) ? packed(unpacker, format) : plain(); },
+      quantization);
+}
+
 }  // namespace
 
 absl::StatusOr<TensorView> UnpackedTensors::Get(absl::string_view name,
                                                 absl::Span<const int64_t> shape) const {
-  absl::string_view module = name;
-  if (shape.size() != 2 || !absl::ConsumeSuffix(&module, ".weight")) return stored_.Get(name, shape);
-  Unpacker unpacker(stored_, module, shape[0], shape[1]);
-  return std::visit(
-      [&](const auto& format) {
-        return unpacker.IsPacked(format) ? unpacker.Unpack(format) : stored_.Get(name, shape);
-      },
-      quantization_);
+  return ForFormat(
+      stored_, quantization_, name, shape,
+      [](Unpacker& unpacker, const auto& format) { return unpacker.Unpack(format); },
+      [&] { return stored_.Get(name, shape); });
 }
 
 absl::Status UnpackedTensors::Check(absl::string_view name, absl::Span<const int64_t> shape) const {
-  absl::string_view module = name;
-  if (shape.size() != 2 || !absl::ConsumeSuffix(&module, ".weight")) return stored_.Check(name, shape);
-  Unpacker unpacker(stored_, module, shape[0], shape[1]);
-  return std::visit(
-      [&](const auto& format) {
-        return unpacker.IsPacked(format) ? unpacker.Check(format) : stored_.Check(name, shape);
-      },
-      quantization_);
+  return ForFormat(
+      stored_, quantization_, name, shape,
+      [](Unpacker& unpacker, const auto& format) { return unpacker.Check(format); },
+      [&] { return stored_.Check(name, shape); });
+}
+
+std::optional<BlockFormat> UnpackedTensors::BlocksOf(absl::string_view name,
+                                                     absl::Span<const int64_t> shape) const {
+  return ForFormat(
+      stored_, quantization_, name, shape,
+      [](Unpacker& unpacker, const auto& format) { return unpacker.Blocks(format); },
+      []() -> std::optional<BlockFormat> { return std::nullopt; });
+}
+
+absl::StatusOr<BlockReader> UnpackedTensors::GetBlocks(absl::string_view name,
+                                                       absl::Span<const int64_t> shape) const {
+  return ForFormat(
+      stored_, quantization_, name, shape,
+      [](Unpacker& unpacker, const auto& format) { return unpacker.Read(format); },
+      [&] { return TensorSource::GetBlocks(name, shape); });
 }
 
 }  // namespace outrider

@@ -28,6 +28,11 @@ class UnpackedTensors final : public TensorSource {
   // exist). RESOURCE_EXHAUSTED if there is not enough memory.
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  // Levels that are integers, where no block has columns of two groups. All levels of the matrix are in
+  // memory as floats while its reader lives.
+  std::optional<BlockFormat> BlocksOf(absl::string_view name, absl::Span<const int64_t> shape) const override;
+  absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
+                                        absl::Span<const int64_t> shape) const override;
 
  private:
   const SafeTensors& stored_;

@@ -97,18 +97,19 @@ void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request) {
       ->needs(width);
 }
 
-}  // namespace
-
-void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
-  command.add_option("prompt", flags.prompt,
-                     "text to continue; standard input if not given, less one line end");
+// Where to ask: of a coordinator, or of services that are started for it.
+template <class Flags>
+void DefineConnectionFlags(CLI::App& command, Flags& flags) {
   CLI::Option* address = command.add_option(
       "--address", flags.address, "coordinator to ask; without it, services are started and stopped");
   for (CLI::Option* option : DefineServiceFlags(command, flags.services)) option->excludes(address);
   for (CLI::Option* option : DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security)) {
     option->needs(address);
   }
-  v1::GenerateRequest* request = &flags.request;
+}
+
+// How to sample, when to stop and how to speculate.
+void DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
   v1::SamplingParams* sampling = request->mutable_sampling();
   v1::StopOptions* stop = request->mutable_stop();
   v1::SpeculationOptions* speculation = request->mutable_speculation();
@@ -165,6 +166,19 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
            "the draft's own; the target's");
   AddField(command, "--lenience", speculation, &v1::SpeculationOptions::set_lenience,
            "below 1: faster and not exact; 1");
+}
+
+}  // namespace
+
+void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
+  command.add_option("prompt", flags.prompt,
+                     "text to continue; standard input if not given, less one line end");
+  DefineConnectionFlags(command, flags);
+  CLI::Option* chat = command.add_flag(
+      "--chat", flags.chat, "PROMPT is a question, which the model's chat template puts into its form");
+  command.add_option("--system", flags.system, "what the model is told before it")->needs(chat);
+  v1::GenerateRequest* request = &flags.request;
+  DefineRequestFlags(command, request);
   CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
                             "samples of one prompt, or best texts of a search; 1");
   DefineBeamFlags(command, request);
@@ -183,6 +197,12 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       command, "--prompt-logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_prompt(top); },
       "the same of the prompt's tokens")
       ->needs(json);
+}
+
+void DefineChatFlags(CLI::App& command, ChatFlags& flags) {
+  DefineConnectionFlags(command, flags);
+  command.add_option("--system", flags.system, "what the model is told before the conversation");
+  DefineRequestFlags(command, &flags.request);
 }
 
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {

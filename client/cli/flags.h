@@ -38,6 +38,16 @@ struct GenerateFlags {
   LocalServicesOptions services;
   v1::GenerateRequest request;  // all but the prompt
   bool json = false;
+  bool chat = false;   // the prompt is a question
+  std::string system;  // what comes before it; empty: nothing
+};
+
+struct ChatFlags {
+  std::string address;  // as above, like all below
+  ChannelSecurity security;
+  LocalServicesOptions services;
+  v1::GenerateRequest request;
+  std::string system;
 };
 
 struct DescribeFlags {
@@ -53,6 +63,7 @@ struct TopFlags {
 };
 
 void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
+void DefineChatFlags(CLI::App& command, ChatFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
@@ -63,9 +74,13 @@ absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 // The commands. Each returns the exit status: 0, or 128 + the signal that stopped it.
 absl::StatusOr<int> RunGenerate(const GenerateFlags& flags);
+absl::StatusOr<int> RunChat(const ChatFlags& flags);
 absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
 absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
 absl::StatusOr<int> RunTop(const TopFlags& flags);
+
+// To the conversation that is the request's prompt.
+void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request);
 
 // The pages of the three services, by Service; nothing for one that did not answer.
 using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;

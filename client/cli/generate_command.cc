@@ -1,18 +1,15 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include <atomic>
 #include <cstdio>
 #include <iostream>
 #include <iterator>
 #include <map>
-#include <optional>
-#include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/call.h"
 #include "client/cli/flags.h"
-#include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "client/cli/render.h"
 #include "common/spec/status.h"
@@ -20,9 +17,6 @@
 
 namespace outrider {
 namespace {
-
-// How long an answer may take to break off after a signal, before we leave without it.
-constexpr absl::Duration kBreakOff = absl::Seconds(1);
 
 absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   std::string prompt;
@@ -36,16 +30,6 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   }
   if (!IsValidUtf8(prompt)) return Invalid("the prompt is not UTF-8");
   return prompt;
-}
-
-absl::StatusOr<LocalServicesOptions> ServicesFor(const GenerateFlags& flags) {
-  LocalServicesOptions options = flags.services;
-  OUTRIDER_TRY(SettleDraftModel(options));
-  if (options.draft_model == kNoDraftModel &&
-      flags.request.speculation().drafter() == v1::DRAFTER_KIND_MODEL) {
-    return Invalid("--drafter model needs a draft model: name one with --draft-model");
-  }
-  return options;
 }
 
 // Writes the answer as it comes. The thread of the call.
@@ -71,7 +55,7 @@ class AnswerWriter {
     const Completion& completion = samples.front();
     if (flags_.request.trace()) {
       Put("\n");
-      if (style_.terminal) Put(renderer_.Prompt(prompt_));
+      if (style_.terminal && !flags_.chat) Put(renderer_.Prompt(prompt_));
       Put(style_.terminal ? WithoutControls(completion.text) : completion.text);
     }
     Put("\n");
@@ -106,7 +90,8 @@ class AnswerWriter {
   std::string Opening() const {
     if (!style_.terminal) return "";
     const std::string legend = renderer_.Legend();
-    return absl::StrCat(legend, legend.empty() ? "" : "\n", renderer_.Prompt(prompt_));
+    // A question is not continued.
+    return absl::StrCat(legend, legend.empty() ? "" : "\n", flags_.chat ? "" : renderer_.Prompt(prompt_));
   }
 
   static bool Put(const std::string& text) {
@@ -122,126 +107,39 @@ class AnswerWriter {
   std::map<uint32_t, std::string> unfinished_samples_;
 };
 
-// A generation in a thread of its own, so that the first can watch signals and processes.
-class Call {
- public:
-  Call(std::optional<Client> client, const GenerateFlags& flags, const std::string& prompt, Signals& signals)
-      : client_(std::move(client)), writer_(flags, prompt), thread_([this, &flags, prompt, &signals] {
-          Run(flags, prompt);
-          done_ = true;
-          signals.Wake();
-        }) {}
-  ~Call() { thread_.join(); }
-
-  void Cancel() { cancellation_.Cancel(); }
-  bool done() const { return done_; }
-  // Call once done.
-  const absl::Status& status() const { return status_; }
-  bool unread() const { return unread_; }
-
- private:
-  void Run(const GenerateFlags& flags, const std::string& prompt) {
-    if (!client_) {
-      auto connected = Client::Connect(flags.address, {.security = flags.security});
-      status_ = connected.status();
-      if (!status_.ok()) return;
-      client_ = *std::move(connected);
-    }
-    const auto on_chunk = [this](const v1::GenerateResponse& chunk) {
-      if (writer_.Write(chunk)) return;
-      unread_ = true;
-      Cancel();
-    };
-    v1::GenerateRequest request = flags.request;
-    request.set_text(prompt);
-    const absl::StatusOr<std::vector<Completion>> samples =
-        client_->GenerateSamples(request, on_chunk, &cancellation_);
-    status_ = samples.status();
-    if (samples.ok()) {
-      writer_.End(*samples);
-    } else {
-      writer_.BreakOff();
-    }
-  }
-
-  std::optional<Client> client_;
-  AnswerWriter writer_;
-  Cancellation cancellation_;
-  absl::Status status_;
-  bool unread_ = false;
-  std::atomic<bool> done_ = false;
-  std::thread thread_;
-};
-
-// What ended the wait for a call, other than the call itself.
-struct Interruption {
-  int signal = 0;
-  absl::Status death;
-};
-
-// The error of a service that a generation cannot do without.
-absl::Status FatalDeath(LocalServices& services) {
-  const absl::Status target = services.Death(kTarget);
-  return target.ok() ? services.Death(kCoordinator) : target;
-}
-
-Interruption WaitFor(Call& call, Signals& signals, LocalServices* services) {
-  bool draft_lost = false;
-  while (!call.done()) {
-    const int signal = signals.Wait();
-    if (Signals::IsStop(signal)) return {signal, absl::OkStatus()};
-    if (services == nullptr) continue;
-    if (absl::Status death = FatalDeath(*services); !death.ok()) return {0, death};
-    if (absl::Status death = services->Death(kDraft); !death.ok() && !draft_lost) {
-      draft_lost = true;
-      std::fprintf(stderr, "note: %s; going on without it\n", std::string(death.message()).c_str());
-    }
-  }
-  return {};
-}
-
 }  // namespace
+
+void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request) {
+  v1::ChatMessage& message = *request.mutable_chat()->add_messages();
+  message.set_role(role);
+  message.set_content(content);
+}
 
 absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
   const std::string prompt = OUTRIDER_TRY(ReadPrompt(flags));
+  v1::GenerateRequest request = flags.request;
+  if (flags.chat) {
+    if (!flags.system.empty()) AddMessage("system", flags.system, request);
+    AddMessage("user", prompt, request);
+  } else {
+    request.set_text(prompt);
+  }
   Signals signals;
-  std::unique_ptr<LocalServices> services;
-  std::optional<Client> client;
-  if (flags.address.empty()) {
-    const LocalServicesOptions options = OUTRIDER_TRY(ServicesFor(flags));
-    services = OUTRIDER_TRY(LocalServices::Start(options));
-    if (!services->has_draft() && flags.services.draft_model.empty() &&
-        flags.request.speculation().drafter() == v1::DRAFTER_KIND_UNSPECIFIED) {
-      std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
-                   options.target_model.c_str());
-    }
-    int stop_signal = 0;
-    absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal);
-    if (stop_signal != 0) return 128 + stop_signal;
-    client = OUTRIDER_TRY(std::move(serving));
-  }
-
-  Call call(std::move(client), flags, prompt, signals);
-  const Interruption interruption = WaitFor(call, signals, services.get());
-  call.Cancel();
-  const absl::Time patience = absl::Now() + kBreakOff;
-  while (!call.done() && absl::Now() < patience && !Signals::IsStop(signals.Wait(absl::Milliseconds(50)))) {
-  }
-  const int interrupted_status = interruption.signal != 0 ? 128 + interruption.signal : 1;
-  if (!call.done()) {
-    // It may hang in a write that nobody reads: abandon it, but nothing else.
-    services.reset();
-    _exit(interrupted_status);
-  }
-  if (interruption.signal != 0) return interrupted_status;
-  OUTRIDER_TRY(interruption.death);
-  if (!call.status().ok() && services != nullptr) {
-    // The connection breaks before the process is gone.
-    signals.Wait(kBreakOff / 10);
-    OUTRIDER_TRY(FatalDeath(*services));
-  }
-  if (call.unread()) return 128 + SIGPIPE;
-  OUTRIDER_TRY(call.status());
+  int stop_signal = 0;
+  absl::StatusOr<Connection> connection = Connect(flags.address, flags.security, flags.services,
+                                                  request.speculation().drafter(), signals, &stop_signal);
+  if (stop_signal != 0) return 128 + stop_signal;
+  OUTRIDER_TRY(connection.status());
+  AnswerWriter writer(flags, prompt);
+  const auto on_end = [&writer](const absl::StatusOr<std::vector<Completion>>& samples) {
+    samples.ok() ? writer.End(*samples) : writer.BreakOff();
+  };
+  const Answer answer =
+      Ask(*connection, request, signals,
+          {[&writer](const v1::GenerateResponse& chunk) { return writer.Write(chunk); }, on_end});
+  if (answer.signal != 0) return 128 + answer.signal;
+  if (answer.unread) return 128 + SIGPIPE;
+  OUTRIDER_TRY(answer.samples.status());
   return 0;
 }
 

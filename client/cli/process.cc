@@ -109,10 +109,10 @@ Signals::~Signals() {
   close(wake_fd_);
 }
 
-int Signals::Wait(absl::Duration timeout) {
-  pollfd fds[] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}};
+int Signals::Wait(absl::Duration timeout, int input) {
+  pollfd fds[] = {{signal_fd_, POLLIN, 0}, {wake_fd_, POLLIN, 0}, {input, POLLIN, 0}};
   const bool forever = timeout == absl::InfiniteDuration();
-  if (poll(fds, 2, forever ? -1 : static_cast<int>(absl::ToInt64Milliseconds(timeout))) <= 0) return 0;
+  if (poll(fds, 3, forever ? -1 : static_cast<int>(absl::ToInt64Milliseconds(timeout))) <= 0) return 0;
   signalfd_siginfo info;
   if (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) return static_cast<int>(info.ssi_signo);
   eventfd_t wakes;
@@ -121,6 +121,11 @@ int Signals::Wait(absl::Duration timeout) {
 }
 
 void Signals::Wake() { eventfd_write(wake_fd_, 1); }
+
+bool HasInput(int fd) {
+  pollfd input = {fd, POLLIN, 0};
+  return poll(&input, 1, 0) == 1;
+}
 
 bool Signals::IsStop(int signal) { return signal == SIGINT || signal == SIGTERM || signal == SIGHUP; }
 

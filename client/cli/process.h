@@ -50,8 +50,9 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // Returns the next signal, or 0 once the time is over or somebody has called Wake.
-  int Wait(absl::Duration timeout = absl::InfiniteDuration());
+  // Returns the next signal, or 0 once the time is over, somebody has called Wake, or there is something to
+  // read from `input`, if that is a descriptor.
+  int Wait(absl::Duration timeout = absl::InfiniteDuration(), int input = -1);
   void Wake();
 
   static bool IsStop(int signal);
@@ -60,5 +61,8 @@ class Signals {
   int signal_fd_;
   int wake_fd_;
 };
+
+// Whether there is something to read, which may be the end.
+bool HasInput(int fd);
 
 }  // namespace outrider

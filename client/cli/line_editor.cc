@@ -46,6 +46,7 @@ LineEditor::LineEditor(std::string prompt, std::string history, Signals& signals
   ::history(history_.get(), &ignored, H_SETUNIQUE, 1);
   if (!history_file_.empty()) ::history(history_.get(), &ignored, H_LOAD, history_file_.c_str());
   el_set(editor, EL_HIST, ::history, history_.get());
+  el_source(editor, nullptr);  // ~/.editrc
 }
 
 LineEditor::~LineEditor() {

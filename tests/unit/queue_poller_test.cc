@@ -147,11 +147,11 @@ double Busy(QueuePoller& poller, grpc::CompletionQueue* queue) {
   return absl::FDivDuration(ran() - before, absl::Now() - start);
 }
 
-// Of 10 ms a thread that wakes once runs for some hundredth; one that looks runs all the time that it is
-// given.
-TEST_F(AttachedPoller, SleepsBetweenEvents) { EXPECT_LT(Busy(poller_, queue_.get()), 0.07); }
+// Of 10 ms a thread that wakes once runs for less than a hundredth; one that looks runs all the time that it
+// is given.
+TEST_F(AttachedPoller, SleepsBetweenEvents) { EXPECT_LT(Busy(poller_, queue_.get()), 0.03); }
 
-TEST_F(BusyPoller, DoesNotSleepBetweenEvents) { EXPECT_GT(Busy(poller_, queue_.get()), 0.07); }
+TEST_F(BusyPoller, DoesNotSleepBetweenEvents) { EXPECT_GT(Busy(poller_, queue_.get()), 0.03); }
 
 }  // namespace
 }  // namespace outrider

@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""Has a chat model write questions, when it is given only the header of a user's turn, and answer them (Xu et al. 2024,
+"Magpie", arXiv 2406.08464). Half of the answers are sampled at temperature 1, half are greedy.
+
+Asks a running coordinator, `outrider up --model FILE.gguf` for one, and appends a line of JSON a conversation to a file:
+id, temperature, question, and the tokens of the answer. What is in the file already is not asked again, so that a run
+can be ended at any time. The same id has the same seed.
+"""
+
+import argparse
+import asyncio
+import json
+from pathlib import Path
+
+from outrider import AsyncClient
+
+HEADER = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+          "<|im_start|>user\n")
+MIN_QUESTION, MAX_QUESTION = 12, 160  # tokens
+
+
+async def converse(client: AsyncClient, number: int, max_tokens: int) -> dict[str, object]:
+    """A question that is too short, or not over within its length, has no answer."""
+    asked = await client.generate(HEADER, max_tokens=MAX_QUESTION, temperature=1, seed=2 * number)
+    record: dict[str, object] = {"id": number, "question": asked.text}
+    if asked.finish_reason == "stop" and len(asked.tokens) >= MIN_QUESTION:
+        record["temperature"] = number % 2
+        answer = await client.generate([{"role": "user", "content": asked.text}], max_tokens=max_tokens,
+                                       temperature=number % 2, seed=2 * number + 1)
+        record["answer"] = answer.tokens
+    return record
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--address", default="127.0.0.1:7070", help="of the coordinator (gRPC)")
+    parser.add_argument("--tokens", type=int, default=3_000_000, help="how many of answers to have in the file")
+    parser.add_argument("--max-tokens", type=int, default=400, help="of an answer")
+    parser.add_argument("--streams", type=int, default=64)
+    args = parser.parse_args()
+
+    records = [json.loads(line) for line in args.file.open()] if args.file.exists() else []
+    known = {record["id"] for record in records}
+    tokens = sum(len(record.get("answer", ())) for record in records)
+    numbers = (number for number in range(1 << 30) if number not in known)
+
+    with args.file.open("a") as file:
+        async with AsyncClient(args.address, timeout=600) as client:
+
+            async def stream() -> None:
+                nonlocal tokens
+                while tokens < args.tokens:
+                    record = await converse(client, next(numbers), args.max_tokens)
+                    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+                    file.flush()
+                    before, tokens = tokens, tokens + len(record.get("answer", ()))
+                    if tokens // 50_000 > before // 50_000:
+                        print(f"{tokens} tokens, {record['id']}", flush=True)
+
+            await asyncio.gather(*(stream() for _ in range(args.streams)))
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

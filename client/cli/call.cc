@@ -7,7 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include "client/cli/flags.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -89,17 +88,17 @@ absl::StatusOr<const Client*> Connection::client() {
   return &*client_;
 }
 
-absl::StatusOr<Connection> Connect(const std::string& address, const ChannelSecurity& security,
-                                   const LocalServicesOptions& services, v1::DrafterKind drafter,
-                                   Signals& signals, int* stop_signal) {
-  if (!address.empty()) return Connection(address, security);
-  LocalServicesOptions options = services;
+absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int* stop_signal) {
+  if (!flags.address.empty()) return Connection(flags.address, flags.security);
+  LocalServicesOptions options = flags.services;
   OUTRIDER_TRY(SettleDraftModel(options));
+  const v1::DrafterKind drafter = flags.request.speculation().drafter();
   if (options.draft_model == kNoDraftModel && drafter == v1::DRAFTER_KIND_MODEL) {
     return Invalid("--drafter model needs a draft model: name one with --draft-model");
   }
   auto started = OUTRIDER_TRY(LocalServices::Start(options));
-  if (!started->has_draft() && services.draft_model.empty() && drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
+  if (!started->has_draft() && flags.services.draft_model.empty() &&
+      drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
     std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
                  options.target_model.c_str());
   }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "client/cli/flags.h"
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "client/sdk/client.h"
@@ -36,12 +37,9 @@ class Connection {
   std::unique_ptr<LocalServices> services_;
 };
 
-// Connects to `address`, or if it is empty starts services, with a word on what drafts where no draft model
-// is named, and waits for them. CANCELLED with *stop_signal set if a signal came. `drafter` is what requests
-// ask for.
-absl::StatusOr<Connection> Connect(const std::string& address, const ChannelSecurity& security,
-                                   const LocalServicesOptions& services, v1::DrafterKind drafter,
-                                   Signals& signals, int* stop_signal);
+// Connects to the coordinator that the flags name, or starts services, with a word on what drafts where no
+// draft model is named, and waits for them. CANCELLED with *stop_signal set if a signal came.
+absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int* stop_signal);
 
 struct Answer {
   // An error is that of the call, or how a service ended.

@@ -4,14 +4,11 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <iostream>
-#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "client/cli/call.h"
@@ -180,17 +177,13 @@ absl::StatusOr<int> TalkInTerminal(Conversation& conversation, Signals& signals)
 absl::StatusOr<int> RunChat(const ChatFlags& flags) {
   Signals signals;
   int stop_signal = 0;
-  absl::StatusOr<Connection> connection =
-      Connect(flags.address, flags.security, flags.services, flags.request.speculation().drafter(), signals,
-              &stop_signal);
+  absl::StatusOr<Connection> connection = Connect(flags, signals, &stop_signal);
   if (stop_signal != 0) return 128 + stop_signal;
   OUTRIDER_TRY(connection.status());
   Conversation conversation(flags, *std::move(connection), signals);
   if (isatty(STDIN_FILENO) != 0) return TalkInTerminal(conversation, signals);
   // A text that is piped in is one question.
-  std::string question(std::istreambuf_iterator<char>(std::cin), {});
-  if (!question.empty() && question.back() == '\n') question.pop_back();
-  const int signal = OUTRIDER_TRY(conversation.Turn(question));
+  const int signal = OUTRIDER_TRY(conversation.Turn(ReadStandardInput()));
   return signal == 0 ? 0 : 128 + signal;
 }
 

@@ -98,8 +98,7 @@ void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request) {
 }
 
 // Where to ask: of a coordinator, or of services that are started for it.
-template <class Flags>
-void DefineConnectionFlags(CLI::App& command, Flags& flags) {
+void DefineConnectionFlags(CLI::App& command, ChatFlags& flags) {
   CLI::Option* address = command.add_option(
       "--address", flags.address, "coordinator to ask; without it, services are started and stopped");
   for (CLI::Option* option : DefineServiceFlags(command, flags.services)) option->excludes(address);

@@ -31,23 +31,18 @@ inline constexpr std::array<const char*, kServices> kMetricsListenFlags = {
 inline constexpr char kHttpListenFlag[] = "--http-listen";
 
 // Flags that are not given stay unset, and the coordinator's defaults apply; the coordinator checks ranges.
-struct GenerateFlags {
-  std::optional<std::string> prompt;
+struct ChatFlags {
   std::string address;  // empty: start the services
   ChannelSecurity security;
   LocalServicesOptions services;
   v1::GenerateRequest request;  // all but the prompt
-  bool json = false;
-  bool chat = false;   // the prompt is a question
-  std::string system;  // what comes before it; empty: nothing
+  std::string system;           // what comes before the conversation; empty: nothing
 };
 
-struct ChatFlags {
-  std::string address;  // as above, like all below
-  ChannelSecurity security;
-  LocalServicesOptions services;
-  v1::GenerateRequest request;
-  std::string system;
+struct GenerateFlags : ChatFlags {
+  std::optional<std::string> prompt;
+  bool chat = false;  // the prompt is a question
+  bool json = false;
 };
 
 struct DescribeFlags {
@@ -81,6 +76,9 @@ absl::StatusOr<int> RunTop(const TopFlags& flags);
 
 // To the conversation that is the request's prompt.
 void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request);
+
+// All of standard input, less one line end.
+std::string ReadStandardInput();
 
 // The pages of the three services, by Service; nothing for one that did not answer.
 using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;

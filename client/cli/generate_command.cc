@@ -25,8 +25,7 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   } else if (isatty(STDIN_FILENO) != 0) {
     return Invalid("no prompt: give PROMPT, or pipe a text into standard input");
   } else {
-    prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
-    if (!prompt.empty() && prompt.back() == '\n') prompt.pop_back();
+    prompt = ReadStandardInput();
   }
   if (!IsValidUtf8(prompt)) return Invalid("the prompt is not UTF-8");
   return prompt;
@@ -109,6 +108,12 @@ class AnswerWriter {
 
 }  // namespace
 
+std::string ReadStandardInput() {
+  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+  if (!text.empty() && text.back() == '\n') text.pop_back();
+  return text;
+}
+
 void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request) {
   v1::ChatMessage& message = *request.mutable_chat()->add_messages();
   message.set_role(role);
@@ -126,8 +131,7 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
   }
   Signals signals;
   int stop_signal = 0;
-  absl::StatusOr<Connection> connection = Connect(flags.address, flags.security, flags.services,
-                                                  request.speculation().drafter(), signals, &stop_signal);
+  absl::StatusOr<Connection> connection = Connect(flags, signals, &stop_signal);
   if (stop_signal != 0) return 128 + stop_signal;
   OUTRIDER_TRY(connection.status());
   AnswerWriter writer(flags, prompt);

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
+#include "common/rpc/quiet_count.h"
 #include "common/spec/status.h"
 #include "common/text/strings.h"
 
@@ -55,31 +56,16 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
                                         ? absl::string_view()
                                         : absl::string_view(found->second.data(), found->second.size());
     if (absl::Status status = tokens_->Check(value); !status.ok()) {
-      CountRefusal();
+      if (const int refused = refused_.Count(); refused > 0 && on_refused_) on_refused_(refused);
       return ToGrpc(status);
     }
     return grpc::Status::OK;
   }
 
  private:
-  void CountRefusal() {
-    int refused = 0;
-    {
-      absl::MutexLock lock(&mutex_);
-      ++refused_;
-      const absl::Time now = absl::Now();
-      if (now < quiet_until_) return;
-      quiet_until_ = now + absl::Minutes(1);
-      refused = std::exchange(refused_, 0);
-    }
-    if (on_refused_) on_refused_(refused);
-  }
-
   const std::shared_ptr<TokenFile> tokens_;
   const std::function<void(int)> on_refused_;
-  absl::Mutex mutex_;
-  int refused_ ABSL_GUARDED_BY(mutex_) = 0;
-  absl::Time quiet_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  QuietCount refused_;
 };
 
 // Adds the token to each call.

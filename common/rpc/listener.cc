@@ -41,8 +41,8 @@ int Listen(const sockaddr* address, socklen_t length) {
     setsockopt(fd, level, name, &value, sizeof(value));
   };
   if (address->sa_family != AF_UNIX) {
-    set(SOL_SOCKET, SO_REUSEADDR,
-        1);  // without SO_REUSEPORT: two servers would share the connections at random
+    // Without SO_REUSEPORT: two servers would share the connections at random.
+    set(SOL_SOCKET, SO_REUSEADDR, 1);
     // Connections have the options of their listener.
     set(IPPROTO_TCP, TCP_NODELAY, 1);
     set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
@@ -181,7 +181,7 @@ void Listener::Accept(int socket) {
   }
   if (!HasRoom()) {
     close(connection);
-    CountTurnedAway();
+    if (const int count = turned_away_.Count(); count > 0 && on_turned_away_) on_turned_away_(count);
     return;
   }
   open_[connection] = InodeOf(connection);
@@ -192,14 +192,6 @@ bool Listener::HasRoom() {
   if (open_.size() < static_cast<size_t>(most_)) return true;
   absl::erase_if(open_, [](const auto& each) { return InodeOf(each.first) != each.second; });
   return open_.size() < static_cast<size_t>(most_);
-}
-
-void Listener::CountTurnedAway() {
-  ++turned_away_;
-  const absl::Time now = absl::Now();
-  if (now < quiet_until_ || !on_turned_away_) return;
-  quiet_until_ = now + absl::Minutes(1);
-  on_turned_away_(std::exchange(turned_away_, 0));
 }
 
 }  // namespace outrider

@@ -13,7 +13,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
+#include "common/rpc/quiet_count.h"
 
 namespace outrider {
 
@@ -53,7 +53,6 @@ class Listener {
   void Run();
   void Accept(int socket);
   bool HasRoom();
-  void CountTurnedAway();
 
   std::string address_;
   std::string path_;          // of a Unix socket
@@ -67,8 +66,7 @@ class Listener {
   // The connections that were open when last looked at, by descriptor. gRPC does not say when it closes one,
   // but its inode has then gone.
   absl::flat_hash_map<int, ino_t> open_;
-  int turned_away_ = 0;
-  absl::Time quiet_until_ = absl::InfinitePast();
+  QuietCount turned_away_;
 };
 
 }  // namespace outrider

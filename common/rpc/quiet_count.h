@@ -1,0 +1,33 @@
+// A count of what may happen very often, for a log.
+#pragma once
+
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
+namespace outrider {
+
+// Thread-safe.
+class QuietCount {
+ public:
+  // Counts one more. Returns how many there were since the last report if now is the time for one, at most
+  // once a minute; else 0.
+  int Count() {
+    absl::MutexLock lock(&mutex_);
+    ++count_;
+    const absl::Time now = absl::Now();
+    if (now < quiet_until_) return 0;
+    quiet_until_ = now + absl::Minutes(1);
+    return std::exchange(count_, 0);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int count_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Time quiet_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace outrider

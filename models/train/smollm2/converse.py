@@ -58,7 +58,9 @@ async def main() -> None:
                     if tokens // 50_000 > before // 50_000:
                         print(f"{tokens} tokens, {record['id']}", flush=True)
 
-            await asyncio.gather(*(stream() for _ in range(args.streams)))
+            async with asyncio.TaskGroup() as group:
+                for _ in range(args.streams):
+                    group.create_task(stream())
 
 
 if __name__ == "__main__":

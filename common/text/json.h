@@ -1,6 +1,7 @@
 // Parses JSON from untrusted sources, and writes JSON that any parser can read.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -21,8 +22,15 @@ namespace outrider {
 // it recursively, which can exhaust the stack.
 inline constexpr int kMaxJsonDepth = 64;
 
-// Whether lists and objects nest more than kMaxJsonDepth deep. Any result for text that is not JSON.
-inline bool NestsTooDeep(std::string_view json) {
+struct JsonSize {
+  int depth = 0;      // to which lists and objects nest
+  size_t values = 0;  // texts (names too), lists and objects: what takes memory beyond its place
+};
+
+// Of the text up to its first error, at least; it may be no JSON at all. In the time that reading it takes: a
+// callback of the library that discards values looks through all that came before at each.
+inline JsonSize MeasureJson(std::string_view json) {
+  JsonSize size;
   int depth = 0;
   bool in_string = false;
   for (size_t i = 0; i < json.size(); ++i) {
@@ -32,20 +40,23 @@ inline bool NestsTooDeep(std::string_view json) {
       if (c == '"') in_string = false;
     } else if (c == '"') {
       in_string = true;
+      ++size.values;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxJsonDepth) return true;
+      size.depth = std::max(size.depth, ++depth);
+      ++size.values;
     } else if (c == ']' || c == '}') {
       --depth;
     }
   }
-  return false;
+  return size;
 }
 
 // INVALID_ARGUMENT, in one line, for text that is not JSON or nests too deep. `Json` is nlohmann::json or
 // nlohmann::ordered_json.
 template <typename Json = nlohmann::json>
 absl::StatusOr<Json> ParseJson(std::string_view text) {
-  if (NestsTooDeep(text)) return Invalid("JSON that nests more than ", kMaxJsonDepth, " deep");
+  if (MeasureJson(text).depth > kMaxJsonDepth)
+    return Invalid("JSON that nests more than ", kMaxJsonDepth, " deep");
   try {
     return Json::parse(text);
   } catch (const typename Json::parse_error& error) {

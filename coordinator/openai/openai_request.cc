@@ -19,8 +19,6 @@ using Json = nlohmann::json;
 // OpenAI's default for completions; chat has none.
 constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
-// No request needs to be nested deeper, and what walks through JSON is recursive.
-constexpr int kMaxDepth = 16;
 // Tokens and alternatives of an answer that is held until it is whole (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
 constexpr size_t kMaxValues = size_t{1} << 16;  // each takes dozens of bytes, however few it has in the body
@@ -303,17 +301,14 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  // Keeps nothing beyond the limits. Numbers take no memory beyond their place.
-  size_t values = 0;
-  const auto keeps = [&values](int depth, Json::parse_event_t event, const Json& value) {
-    const bool ends = event == Json::parse_event_t::object_end || event == Json::parse_event_t::array_end;
-    if (!ends && !value.is_number()) ++values;
-    return depth <= kMaxDepth && values <= kMaxValues;
-  };
-  const Json json = Json::parse(body, keeps, /*allow_exceptions=*/false);
-  if (values > kMaxValues) {
+  const JsonSize size = MeasureJson(body);
+  if (size.values > kMaxValues) {
     return InvalidFor("INVALID_JSON", "the body has more than ", kMaxValues, " texts, lists and objects");
   }
+  if (size.depth > kMaxJsonDepth) {
+    return InvalidFor("INVALID_JSON", "the body nests more than ", kMaxJsonDepth, " deep");
+  }
+  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
   OUTRIDER_TRY(RefuseUnsupported(endpoint, json));
   JsonFields fields(json);

@@ -234,11 +234,6 @@ TEST(OpenAiRequest, SurvivesWhatIsNoJson) {
                                                           deep, R"({"prompt": )" + deep}) {
     EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, body))["code"], "invalid_json");
   }
-  const auto nested = [&deep](size_t depth) {
-    return R"({"prompt": )" + deep.substr(0, depth) + std::string(depth, ']') + "}";
-  };
-  EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, nested(60'000)))["param"], "prompt");
-  EXPECT_EQ(ErrorOf(ParseOpenAiRequest(Endpoint::kCompletions, nested(1 << 20)))["code"], "invalid_json");
 }
 
 TEST(OpenAiRequest, EchoIsForTextAndBringsThePromptsProbabilities) {
@@ -304,6 +299,20 @@ TEST(ParseOpenAiRequest, TakesNoRequestWhoseAnswerCannotBeHeld) {
   EXPECT_EQ(ErrorOf(Completions(more))["code"], "answer_too_large");
   EXPECT_TRUE(Completions(more + R"(, "stream": true)").ok());
   EXPECT_EQ(ErrorOf(Completions(R"("n": 4294967295, "max_tokens": 4294967295)"))["code"], "answer_too_large");
+}
+
+TEST(ParseOpenAiRequest, DropsNothingThatNestsDeep) {
+  const auto nested = [](int depth) {
+    const std::string value =
+        std::string(static_cast<size_t>(depth), '[') + std::string(static_cast<size_t>(depth), ']');
+    return ParseOpenAiRequest(Endpoint::kChat, R"({"messages": [{"role": "user", "content": "a"}],)"
+                                               R"("chat_template_kwargs": {"a": )" +
+                                                   value + "}}");
+  };
+  const absl::StatusOr<OpenAiRequest> deep = nested(62);
+  ASSERT_TRUE(deep.ok()) << deep.status();
+  EXPECT_THAT(deep->prompts.front().chat().chat_template_kwargs(), HasSubstr(std::string(62, '[')));
+  EXPECT_EQ(nested(63).status().message(), "the body nests more than 64 deep");
 }
 
 TEST(ParseOpenAiRequest, TakesNoBodyThatIsManyTimesLargerInMemory) {

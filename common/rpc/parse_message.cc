@@ -78,6 +78,7 @@ bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::prot
 }  // namespace
 
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
+  if (!bytes.Valid()) return absl::CancelledError("the client has gone");
   // ProtoBufferReader takes a mutable pointer but only reads.
   grpc::ByteBuffer* const source = const_cast<grpc::ByteBuffer*>(&bytes);
   if (most < bytes.Length()) {

@@ -12,9 +12,10 @@
 
 namespace outrider {
 
-// INVALID_ARGUMENT for bytes that are not such a message: naming the field if it is text that is not UTF-8,
-// else with reason MESSAGE_INVALID. The same for a message with `most` or more texts, messages and unknown
-// fields in it, each of which takes dozens of bytes of memory, however few on the wire.
+// CANCELLED for no bytes: the client went before it had sent them. INVALID_ARGUMENT for bytes that are not
+// such a message: naming the field if it is text that is not UTF-8, else with reason MESSAGE_INVALID. The
+// same for a message with `most` or more texts, messages and unknown fields in it, each of which takes dozens
+// of bytes of memory, however few on the wire.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
                           size_t most = std::numeric_limits<size_t>::max());
 

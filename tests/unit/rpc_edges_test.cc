@@ -70,6 +70,11 @@ std::string Spoilt(const v1::GenerateRequest& request) {
   return bytes;
 }
 
+TEST(ParseMessage, IsCancelledWhereNoMessageCame) {
+  v1::GenerateRequest read;
+  EXPECT_EQ(ParseMessage(grpc::ByteBuffer(), &read).code(), absl::StatusCode::kCancelled);
+}
+
 TEST(ParseMessage, NamesTheTextThatIsNotUtf8) {
   v1::GenerateRequest request;
   request.set_text("ok");

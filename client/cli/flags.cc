@@ -188,6 +188,12 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
                            ->excludes(n);
   CLI::Option* json =
       command.add_flag("--json", flags.json, "one JSON object instead of text")->excludes(trace);
+  command
+      .add_flag("--compare-plain", flags.compare_plain,
+                "decode it again without speculation, and say how fast that was and whether the text is the "
+                "same; with --temperature 0 or --rule coupled")
+      ->excludes(n)
+      ->excludes(json);
   AddField<uint32_t>(
       command, "--logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_top(top); },
       "with each token, this many alternatives; 0: the token's own")

@@ -43,6 +43,7 @@ struct GenerateFlags : ChatFlags {
   std::optional<std::string> prompt;
   bool chat = false;  // the prompt is a question
   bool json = false;
+  bool compare_plain = false;  // decode it once more without speculation
 };
 
 struct DescribeFlags {

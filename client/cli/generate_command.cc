@@ -62,9 +62,12 @@ class AnswerWriter {
     if (style_.terminal) Put("\n");
     // The cost of a search is reported once.
     const size_t summaries = flags_.request.has_beam() ? 1 : samples.size();
-    for (size_t i = 0; i < summaries; ++i) {
-      std::fprintf(style_.terminal ? stdout : stderr, "%s\n", Summary(samples[i].finish).c_str());
-    }
+    for (size_t i = 0; i < summaries; ++i) Note(Summary(samples[i].finish));
+  }
+
+  // A line on the answer, which is not part of it.
+  void Note(const std::string& line) {
+    std::fprintf(style_.terminal ? stdout : stderr, "%s\n", line.c_str());
   }
 
   void BreakOff() {
@@ -106,6 +109,25 @@ class AnswerWriter {
   std::map<uint32_t, std::string> unfinished_samples_;
 };
 
+// Whether plain decoding can be expected to write the same text.
+absl::Status CheckComparable(const v1::GenerateRequest& request) {
+  const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
+  const bool coupled = request.speculation().rule() == v1::RULE_COUPLED && request.has_seed();
+  if (request.has_beam()) return Invalid("--compare-plain is not for --beam-width");
+  if (greedy || coupled) return absl::OkStatus();
+  return Invalid("--compare-plain needs --temperature 0, or --rule coupled with --seed: two samples differ");
+}
+
+// The same request without speculation, the same random numbers included.
+v1::GenerateRequest WithoutSpeculation(v1::GenerateRequest request) {
+  const v1::Rule rule = request.speculation().rule();
+  request.clear_speculation();
+  request.clear_trace();
+  request.mutable_speculation()->set_rule(rule);
+  request.mutable_speculation()->set_draft_tokens(0);
+  return request;
+}
+
 }  // namespace
 
 std::string ReadStandardInput() {
@@ -121,6 +143,7 @@ void AddMessage(const std::string& role, const std::string& content, v1::Generat
 }
 
 absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
+  if (flags.compare_plain) OUTRIDER_TRY(CheckComparable(flags.request));
   const std::string prompt = OUTRIDER_TRY(ReadPrompt(flags));
   v1::GenerateRequest request = flags.request;
   if (flags.chat) {
@@ -144,6 +167,13 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
   if (answer.signal != 0) return 128 + answer.signal;
   if (answer.unread) return 128 + SIGPIPE;
   OUTRIDER_TRY(answer.samples.status());
+  if (!flags.compare_plain) return 0;
+
+  const AnswerReader nobody = {[](const auto&) { return true; }, [](const auto&) {}};
+  const Answer plain = Ask(*connection, WithoutSpeculation(request), signals, nobody);
+  if (plain.signal != 0) return 128 + plain.signal;
+  OUTRIDER_TRY(plain.samples.status());
+  writer.Note(Comparison(answer.samples->front(), plain.samples->front()));
   return 0;
 }
 

@@ -135,6 +135,16 @@ Json CompletionJson(const Completion& completion) {
   return json;
 }
 
+double Quotient(double a, double b) { return b > 0 ? a / b : 0; }
+
+double SecondsOf(const v1::Usage& usage) { return usage.first_token_seconds() + usage.decode_seconds(); }
+
+std::string Speed(const v1::Usage& usage) {
+  const double seconds = SecondsOf(usage);
+  return absl::StrFormat("%d tokens in %.2f s, %.1f tokens/s", usage.completion_tokens(), seconds,
+                         Quotient(static_cast<double>(usage.completion_tokens()), seconds));
+}
+
 }  // namespace
 
 OutputStyle StyleOfStandardOutput() {
@@ -252,14 +262,10 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
 }
 
 std::string Summary(const v1::Finish& finish) {
-  const v1::Usage& usage = finish.usage();
   const v1::SpeculationStats& stats = finish.speculation();
-  const double seconds = usage.first_token_seconds() + usage.decode_seconds();
-  const auto tokens = static_cast<double>(usage.completion_tokens());
   std::string line = absl::StrFormat(
-      "%d tokens in %.2f s, %.1f tokens/s; %d target calls, %.2f tokens a call; ", usage.completion_tokens(),
-      seconds, seconds > 0 ? tokens / seconds : 0.0, stats.rounds(),
-      stats.rounds() > 0 ? tokens / static_cast<double>(stats.rounds()) : 0.0);
+      "%s; %d target calls, %.2f tokens a call; ", Speed(finish.usage()), stats.rounds(),
+      Quotient(static_cast<double>(finish.usage().completion_tokens()), static_cast<double>(stats.rounds())));
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());
@@ -269,6 +275,14 @@ std::string Summary(const v1::Finish& finish) {
                           stats.ahead_rounds());
   }
   return line;
+}
+
+std::string Comparison(const Completion& drafted, const Completion& plain) {
+  const v1::Usage& usage = plain.finish.usage();
+  return absl::StrFormat(
+      "plain decoding: %s; %.2f times as fast with speculation\nsame text as plain decoding: %s",
+      Speed(usage), Quotient(SecondsOf(usage), SecondsOf(drafted.finish.usage())),
+      drafted.text == plain.text ? "yes" : "no");
 }
 
 std::string ToJson(const std::vector<Completion>& samples) {

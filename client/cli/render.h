@@ -47,6 +47,9 @@ class Renderer {
 // Tokens, tokens/s, target calls, tokens a call, acceptance. One line without its end.
 std::string Summary(const v1::Finish& finish);
 
+// How plain decoding did on the same request, against `drafted`. Two lines without the last one's end.
+std::string Comparison(const Completion& drafted, const Completion& plain);
+
 // Replaces control characters but tab and line feed, which could steer the terminal. UTF-8 in and out.
 std::string WithoutControls(std::string_view text);
 

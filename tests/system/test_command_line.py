@@ -129,6 +129,24 @@ def test_a_search_shows_its_texts_with_their_scores() -> None:
         assert u.generate("--beam-stop", "first").returncode != 0
 
 
+def test_an_answer_is_compared_with_plain_decoding() -> None:
+    def compared(*how: str) -> subprocess.CompletedProcess[str]:
+        return outrider("generate", "--address", address, "--max-tokens", "20", "--compare-plain", *how, "Once upon a time")
+
+    with up() as u:
+        address = u.address("coordinator")
+        for how in (["--temperature", "0"], ["--rule", "coupled", "--seed", "7"]):
+            done = compared("--draft-tokens", "4", *how)
+            assert done.returncode == 0, done.stderr
+            summary, plain, same = done.stderr.splitlines()
+            assert "acceptance" in summary
+            assert re.fullmatch(r"plain decoding: \d+ tokens in .* s, .* tokens/s; [\d.]+ times as fast with speculation", plain)
+            assert same == "same text as plain decoding: yes"
+        for how in (["--temperature", "1", "--seed", "7"], ["--rule", "coupled"], ["--temperature", "0", "--beam-width", "2"]):
+            refused = compared(*how)
+            assert refused.returncode == 1 and "--compare-plain" in refused.stderr and not refused.stdout
+
+
 def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
     sockets = {service: f"unix:{tmp_path}/{service}.sock" for service in SERVICES}
     with up("--listen", sockets["coordinator"], "--draft-listen", sockets["draft"], "--target-listen",

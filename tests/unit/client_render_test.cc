@@ -140,6 +140,17 @@ TEST(Summary, SaysWhenNothingWasDrafted) {
   EXPECT_THAT(Summary(finish), HasSubstr("nothing was drafted"));
 }
 
+TEST(Comparison, SaysWhetherTheTextIsThatOfPlainDecoding) {
+  const Completion drafted = {"a text", {}, Finish()};
+  Completion plain = drafted;
+  plain.finish.mutable_usage()->set_decode_seconds(plain.finish.usage().decode_seconds() + 3);
+  EXPECT_EQ(Comparison(drafted, plain),
+            "plain decoding: 12 tokens in 5.00 s, 2.4 tokens/s; 2.50 times as fast with speculation\n"
+            "same text as plain decoding: yes");
+  plain.text = "another";
+  EXPECT_THAT(Comparison(drafted, plain), HasSubstr("same text as plain decoding: no"));
+}
+
 TEST(Json, HasTheContractsFields) {
   const auto chunk = Chunk({{" a", kAccepted}, {" was", kCorrected}});
   const Completion completion = {chunk.text(), {chunk.tokens().begin(), chunk.tokens().end()}, Finish()};

@@ -45,7 +45,7 @@ inline std::string DataDir(const std::string& name) { return "tests/data/engine/
 // The instruction sets that this machine supports.
 inline std::vector<std::string> RunnableKernels() {
   std::vector<std::string> names;
-  for (const char* name : {"avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"}) {
+  for (const char* name : {"avx512amx", "avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"}) {
     if (FindKernels(name) != nullptr) names.push_back(name);
   }
   return names;

@@ -2,13 +2,25 @@
 
 #include <cstring>
 #include <vector>
-#if defined(__aarch64__)
+#if defined(__x86_64__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#elif defined(__aarch64__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
 
 namespace outrider {
 namespace {
+
+#if defined(__x86_64__)
+// A process has to ask the kernel for the registers of tiles (Linux's Documentation/arch/x86/xstate.rst).
+bool MayUseTiles() {
+  constexpr long kAskForFeature = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+         syscall(SYS_arch_prctl, kAskForFeature, kTileData) == 0;
+}
+#endif
 
 // Those that are compiled in and that this CPU can run, the fastest first.
 std::vector<const Kernels*> Runnable() {
@@ -17,7 +29,10 @@ std::vector<const Kernels*> Runnable() {
   const bool has_fma = __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
   if (has_fma && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
       __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-    if (__builtin_cpu_supports("avx512bf16")) kernels.push_back(&kernels_internal::kAvx512BFloat16);
+    if (__builtin_cpu_supports("avx512bf16")) {
+      if (MayUseTiles()) kernels.push_back(&kernels_internal::kAvx512Amx);
+      kernels.push_back(&kernels_internal::kAvx512BFloat16);
+    }
     kernels.push_back(&kernels_internal::kAvx512);
   }
   if (has_fma && __builtin_cpu_supports("avx2")) kernels.push_back(&kernels_internal::kAvx2);

@@ -2,9 +2,9 @@
 //
 // All kernels are batch-invariant: the result for a row (of a matrix product) or a query (of attention) comes
 // from one fixed sequence of operations that depends only on that row's own data and position. Every output
-// element is one chain of multiply-adds over k, or over positions, in ascending order; tiles only
-// decide which chains run side by side. A row's bits therefore do not depend on the batch, the chunking, the
-// partition over threads or the block size.
+// element is one chain of multiply-adds over k (with AMX, of sums of 32), or over positions, in ascending
+// order; tiles only decide which chains run side by side. A row's bits therefore do not depend on the batch,
+// the chunking, the partition over threads or the block size.
 //
 // Weights in blocks have a chain for each block, whose sums are scaled and added in ascending order.
 //
@@ -156,12 +156,14 @@ struct Kernels {
 
 // The fastest that this CPU can run.
 const Kernels& BestKernels();
-// By name ("avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU cannot run it.
+// By name ("avx512amx", "avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU
+// cannot run it.
 const Kernels* FindKernels(const char* name);
 
 namespace kernels_internal {
 extern const Kernels kPortable;
 #if defined(__x86_64__)
+extern const Kernels kAvx512Amx;
 extern const Kernels kAvx512BFloat16;
 extern const Kernels kAvx512;
 extern const Kernels kAvx2;

@@ -1,0 +1,284 @@
+// The kernels for CPUs with AMX, whose tiles multiply 16 rows by 16 columns at once: up to so many rows cost
+// about what one costs. All but matrix products, and these of float32 weights, is as in
+// kernels_avx512bf16.cc.
+//
+// A tile instruction takes 32 k of weights as [k / 2][column][2], which is how a panel of bfloat16 has them;
+// others are widened to that first. Of each of its elements it adds the even k in one chain and the odd ones
+// in another, and then both to the sum before: an order that does not depend on the rows beside it.
+#include "common/engine/cpu/kernels_avx512bf16.inc"
+#include "common/engine/cpu/kernels_linear.inc"
+
+namespace outrider {
+namespace {
+
+constexpr int kTileRows = 16;
+constexpr int kTileK = 32;
+constexpr int kTileBytes = 64;  // of a row
+constexpr int kMostRows = 2 * kTileRows;
+// How far ahead weights are prefetched, into the second-level cache and into the first.
+constexpr int64_t kFarBytes = 32 << 10;
+constexpr int64_t kNearBytes = 4 << 10;
+static_assert(kPanel == 2 * kLanes && kBlockColumns == kTileK);
+
+// Tiles 0 to 3 have the sums of two halves of the rows by two of a panel's columns, 4 and 5 the operands of
+// the halves of the rows, 6 and 7 the weights of those of the columns.
+struct alignas(64) TileConfig {
+  uint8_t palette = 1;
+  uint8_t start_row = 0;
+  uint8_t reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+// The compiler does not know that tile instructions read memory, which has to be written before.
+inline void BeforeTiles() { __asm__ volatile("" ::: "memory"); }
+
+void ConfigureTiles(int upper_rows, int lower_rows) {
+  TileConfig config;
+  for (int tile = 0; tile < 8; ++tile) {
+    config.row_bytes[tile] = kTileBytes;
+    const bool is_lower = tile == 2 || tile == 3 || tile == 5;
+    const int rows = is_lower && lower_rows > 0 ? lower_rows : upper_rows;  // none may be empty
+    config.rows[tile] = static_cast<uint8_t>(tile > 5 ? kTileK / 2 : rows);
+  }
+  BeforeTiles();
+  _tile_loadconfig(&config);
+}
+
+void Prefetch(const char* w, int64_t step_bytes) {
+  for (int64_t line = 0; line < step_bytes; line += 64) {
+    __builtin_prefetch(w + line + kFarBytes, 0, 2);
+    __builtin_prefetch(w + line + kNearBytes);
+  }
+}
+
+// 32 k of a panel's weights.
+struct alignas(64) WideWeights {
+  IntVec pairs[2][kTileK / 2];  // by half of the columns
+};
+// One sum of each of a panel's columns for each row.
+struct alignas(64) PanelSums {
+  Vec rows[kMostRows][kPanelVecs];
+};
+
+// The operands of `rows` rows and 32 k; of k that are not there, zeros from `padding`.
+struct Operands {
+  const uint16_t* x;
+  int64_t stride;  // bytes
+  int upper_rows;
+  int lower_rows;
+};
+
+void AddTiles(const Operands& operands, const void* weights, int64_t half_bytes, int64_t pair_bytes) {
+  BeforeTiles();
+  const char* const columns = static_cast<const char*>(weights);
+  _tile_loadd(6, columns, pair_bytes);
+  _tile_loadd(7, columns + half_bytes, pair_bytes);
+  const char* const rows = reinterpret_cast<const char*>(operands.x);
+  _tile_loadd(4, rows, operands.stride);
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if (operands.lower_rows == 0) return;
+  _tile_loadd(5, rows + operands.upper_rows * operands.stride, operands.stride);
+  _tile_dpbf16ps(2, 5, 6);
+  _tile_dpbf16ps(3, 5, 7);
+}
+
+void ZeroTiles() {
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+}
+
+void StoreTiles(const Operands& operands, PanelSums& sums) {
+  _tile_stored(0, &sums.rows[0][0], sizeof(sums.rows[0]));
+  _tile_stored(1, &sums.rows[0][1], sizeof(sums.rows[0]));
+  if (operands.lower_rows == 0) return;
+  _tile_stored(2, &sums.rows[operands.upper_rows][0], sizeof(sums.rows[0]));
+  _tile_stored(3, &sums.rows[operands.upper_rows][1], sizeof(sums.rows[0]));
+}
+
+// Of `pairs` pairs of k from `from` on; the rest become zeros.
+template <Storage kStorage>
+void Widen(const char* from, int pairs, WideWeights& to) {
+  if constexpr (kStorage == Storage::kBlocks4) {
+    for (int group = 0; group < 4; ++group) {
+      for (int c = 0; c < 2; ++c) {
+        const IntVec words = LoadPairs(from + (group * kPanel + c * kLanes) * 4);
+#pragma GCC unroll 4
+        for (int pair = 0; pair < 4; ++pair) to.pairs[c][4 * group + pair] = WidenLevels(words, pair);
+      }
+    }
+  } else {
+    constexpr int kPairBytes = kPanel * (kStorage == Storage::kBFloat16 ? 4 : 2);
+    for (int pair = 0; pair < kTileK / 2; ++pair) {
+      for (int c = 0; c < 2; ++c) {
+        to.pairs[c][pair] =
+            pair < pairs ? LoadPairs<kStorage>(from + pair * kPairBytes, c * kLanes) : IntVec{};
+      }
+    }
+  }
+}
+
+// The operands of the last k of rows, with zeros after them.
+struct alignas(64) PaddedOperands {
+  uint16_t x[kMostRows][kTileK] = {};
+
+  PaddedOperands(const Operands& operands, int k) {
+    const char* from = reinterpret_cast<const char*>(operands.x);
+    for (int r = 0; r < operands.upper_rows + operands.lower_rows; ++r, from += operands.stride) {
+      __builtin_memcpy(x[r], from, static_cast<size_t>(k) * sizeof(uint16_t));
+    }
+  }
+};
+
+// The sums of a panel over all k, whose weights begin at w, without a scale.
+template <Storage kStorage>
+void MultiplyPanel(const LinearArgs& args, const char* w, Operands operands, PanelSums& sums) {
+  constexpr int64_t kPairBytes = kPanel * (kStorage == Storage::kBFloat16 ? 4 : 2);
+  constexpr int64_t kStepBytes = kTileK / 2 * kPairBytes;
+  WideWeights wide[2];
+  ZeroTiles();
+  int k = 0;
+  for (; k + kTileK <= args.k; k += kTileK, w += kStepBytes, operands.x += kTileK) {
+    Prefetch(w, kStepBytes);
+    if constexpr (kStorage == Storage::kBFloat16) {
+      AddTiles(operands, w, kTileBytes, kPairBytes);
+    } else {
+      WideWeights& now = wide[k / kTileK % 2];
+      Widen<kStorage>(w, kTileK / 2, now);
+      AddTiles(operands, &now, sizeof(now.pairs[0]), kTileBytes);
+    }
+  }
+  if (k < args.k) {
+    const PaddedOperands padded(operands, args.k - k);
+    Widen<kStorage>(w, (args.k - k) / 2, wide[0]);
+    AddTiles({padded.x[0], sizeof(padded.x[0]), operands.upper_rows, operands.lower_rows}, &wide[0],
+             sizeof(wide[0].pairs[0]), kTileBytes);
+  }
+  StoreTiles(operands, sums);
+}
+
+// The same for weights in blocks, scaled.
+template <Storage kStorage>
+void MultiplyBlocks(const LinearArgs& args, const char* w, Operands operands, const float* block_sums,
+                    PanelSums& sums) {
+  const bool is_wide = args.storage == Storage::kWideBlocks4 || args.storage == Storage::kWideBlocks8;
+  const int scale_bytes = kPanel * (is_wide ? 4 : 2);
+  const int64_t blocks = args.k / kTileK;
+  const int64_t step_bytes = 2 * scale_bytes + kPanel * kTileK / (kStorage == Storage::kBlocks4 ? 2 : 1);
+  const int rows = operands.upper_rows + operands.lower_rows;
+  WideWeights wide[2];
+  PanelSums chains[2];
+  for (int r = 0; r < rows; ++r) {
+    for (int c = 0; c < kPanelVecs; ++c) sums.rows[r][c] = Vec{};
+  }
+  // A store takes a while to reach the cache, from where tiles are loaded: each stage is a block behind the one before.
+  Widen<kStorage>(w + 2 * scale_bytes, kTileK / 2, wide[0]);
+  for (int64_t block = 0; block <= blocks; ++block, w += step_bytes, operands.x += kTileK) {
+    Prefetch(w, step_bytes);
+    if (block + 1 < blocks) {
+      Widen<kStorage>(w + step_bytes + 2 * scale_bytes, kTileK / 2, wide[(block + 1) % 2]);
+    }
+    if (block < blocks) {
+      ZeroTiles();
+      AddTiles(operands, &wide[block % 2], sizeof(wide[0].pairs[0]), kTileBytes);
+      StoreTiles(operands, chains[block % 2]);
+    }
+    if (block == 0) continue;
+    const PanelSums& done = chains[(block + 1) % 2];
+    for (int c = 0; c < kPanelVecs; ++c) {
+      const auto load = [is_wide](const char* from) {
+        return is_wide ? Load(reinterpret_cast<const float*>(from)) : LoadFloat16(from);
+      };
+      const char* const scales = w - step_bytes + c * (scale_bytes / kPanelVecs);
+      const Vec scale = load(scales);
+      Vec minimum = load(scales + scale_bytes);
+      if constexpr (kStorage == Storage::kBlocks4) minimum = Fma(Broadcast(-kLevelOffset), scale, minimum);
+      for (int r = 0; r < rows; ++r) {
+        const Vec sum = Fma(minimum, Broadcast(block_sums[r * blocks + block - 1]), sums.rows[r][c]);
+        sums.rows[r][c] = Fma(scale, done.rows[r][c], sum);
+      }
+    }
+  }
+}
+
+// The sums of panel `panel` for rows from `row` on.
+template <Storage kStorage>
+void SumPanel(const LinearArgs& args, int panel, int row, int upper_rows, int lower_rows, PanelSums& sums) {
+  const auto* const x = static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(row) * args.k;
+  const Operands operands = {x, int64_t{2} * args.k, upper_rows, lower_rows};
+  const auto* const weights = static_cast<const char*>(args.weights);
+  if constexpr (kInBlocks<kStorage>) {
+    const bool is_wide = args.storage == Storage::kWideBlocks4 || args.storage == Storage::kWideBlocks8;
+    const int64_t blocks = args.k / kTileK;
+    const int64_t block_bytes =
+        kPanel * (kTileK / (kStorage == Storage::kBlocks4 ? 2 : 1) + (is_wide ? 8 : 4));
+    MultiplyBlocks<kStorage>(args, weights + panel * blocks * block_bytes, operands, args.sums + row * blocks,
+                             sums);
+  } else {
+    constexpr int64_t kHeadBytes = kStorage == Storage::kInt8 ? kScaleBytes : 0;
+    constexpr int64_t kColumnBytes = kPanel * (kStorage == Storage::kBFloat16 ? 2 : 1);
+    const char* const head = weights + panel * (kHeadBytes + args.k * kColumnBytes);
+    MultiplyPanel<kStorage>(args, head + kHeadBytes, operands, sums);
+    if constexpr (kStorage == Storage::kInt8) {
+      for (int r = 0; r < upper_rows + lower_rows; ++r) {
+        for (int c = 0; c < kPanelVecs; ++c) {
+          sums.rows[r][c] *= Load(reinterpret_cast<const float*>(head) + c * kLanes);
+        }
+      }
+    }
+  }
+}
+
+template <Storage kStorage>
+void TiledPanels(const LinearArgs& args) {
+  const bool is_pair = args.epilogue == Epilogue::kSiluMul;  // gate and up
+  PanelSums sums, up;
+  int upper_rows = 0, lower_rows = 0;
+  for (int panel = args.first_panel; panel < args.last_panel; panel += is_pair ? 2 : 1) {
+    for (int row = 0; row < args.rows; row += upper_rows + lower_rows) {
+      const int rows = TileHeight(args.rows - row, kMostRows);
+      const int upper = rows > kTileRows ? (rows + 1) / 2 : rows;
+      if (upper != upper_rows || rows - upper != lower_rows) ConfigureTiles(upper, rows - upper);
+      upper_rows = upper;
+      lower_rows = rows - upper;
+      SumPanel<kStorage>(args, panel, row, upper_rows, lower_rows, sums);
+      if (!is_pair) {
+        for (int r = 0; r < rows; ++r) StorePanel(args, row + r, panel * kPanel, sums.rows[r]);
+        continue;
+      }
+      SumPanel<kStorage>(args, panel + 1, row, upper_rows, lower_rows, up);
+      for (int r = 0; r < rows; ++r) {
+        Vec values[kPanelVecs];
+        for (int c = 0; c < kPanelVecs; ++c) values[c] = SiluMul(sums.rows[r][c], up.rows[r][c]);
+        StoreOperandPanel<kStorage>(args, row + r, panel / 2 * kPanel, values);
+      }
+    }
+  }
+  _tile_release();
+}
+
+void TiledLinear(const LinearArgs& args) {
+  switch (args.storage) {
+    case Storage::kFloat32:
+      return LinearPanels<Storage::kFloat32>(args);
+    case Storage::kBFloat16:
+      return TiledPanels<Storage::kBFloat16>(args);
+    case Storage::kInt8:
+      return TiledPanels<Storage::kInt8>(args);
+    case Storage::kBlocks4:
+    case Storage::kWideBlocks4:
+      return TiledPanels<Storage::kBlocks4>(args);
+    case Storage::kBlocks8:
+    case Storage::kWideBlocks8:
+      return TiledPanels<Storage::kBlocks8>(args);
+  }
+}
+
+}  // namespace
+}  // namespace outrider
+
+const outrider::Kernels outrider::kernels_internal::kAvx512Amx =
+    outrider::KernelsNamed("avx512amx", &outrider::TiledLinear);

@@ -32,15 +32,15 @@ def chain_softmax(scores: Tensor, own: Tensor, mask: Tensor) -> tuple[Tensor, Te
 
 
 class EagleLayer(nn.Module):
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, shape: Shape) -> None:
         super().__init__()
-        self.self_attn, self.mlp = Attention(SHAPE), Mlp(SHAPE)
-        self.post_attention_layernorm = Norm(SHAPE.hidden)
+        self.self_attn, self.mlp = Attention(shape), Mlp(shape)
+        self.post_attention_layernorm = Norm(shape.hidden)
         if version == 3:
-            self.input_layernorm, self.hidden_norm = Norm(SHAPE.hidden), Norm(SHAPE.hidden)
+            self.input_layernorm, self.hidden_norm = Norm(shape.hidden), Norm(shape.hidden)
             for name in ("q_proj", "k_proj", "v_proj"):
                 old = getattr(self.self_attn, name)
-                setattr(self.self_attn, name, nn.Linear(2 * SHAPE.hidden, old.out_features, bias=False))
+                setattr(self.self_attn, name, nn.Linear(2 * shape.hidden, old.out_features, bias=False))
 
 
 class Eagle(nn.Module):
@@ -50,16 +50,17 @@ class Eagle(nn.Module):
     target's token i + d2t[i]. Its head is those rows of the target's.
     """
 
-    def __init__(self, version: int, draft_tokens: int = 0) -> None:
+    def __init__(self, version: int, draft_tokens: int = 0, shape: Shape = SHAPE,
+                 feature_layers: tuple[int, ...] = FEATURE_LAYERS) -> None:
         super().__init__()
-        self.version = version
+        self.version, self.shape, self.feature_layers = version, shape, feature_layers
         self.register_buffer("d2t", torch.zeros(draft_tokens, dtype=torch.int64) if draft_tokens else None)
-        width = SHAPE.hidden
-        self.fc = nn.Linear((2 if version == 1 else len(FEATURE_LAYERS)) * width, width, bias=False)
+        width = shape.hidden
+        self.fc = nn.Linear((2 if version == 1 else len(feature_layers)) * width, width, bias=False)
         if version == 1:
-            self.layers = nn.ModuleList([EagleLayer(version)])
+            self.layers = nn.ModuleList([EagleLayer(version, shape)])
         else:
-            self.midlayer, self.norm = EagleLayer(version), Norm(width)
+            self.midlayer, self.norm = EagleLayer(version, shape), Norm(width)
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.01 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.03)
@@ -78,11 +79,12 @@ class Eagle(nn.Module):
 
     @property
     def config(self) -> dict:
-        return {"eagle_version": self.version, "intermediate_size": SHAPE.ffn, "num_attention_heads": SHAPE.heads,
-                "num_key_value_heads": SHAPE.kv_heads, "head_dim": SHAPE.head_dim, "rms_norm_eps": 1e-5,
+        shape = self.shape
+        return {"eagle_version": self.version, "intermediate_size": shape.ffn, "num_attention_heads": shape.heads,
+                "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "rms_norm_eps": 1e-5,
                 "rope_theta": 10000.0, "max_position_embeddings": MAX_POSITION,
                 **({"draft_vocab_size": len(self.d2t)} if self.d2t is not None else {}),
-                **({"feature_layers": list(FEATURE_LAYERS)} if self.version == 3 else {})}
+                **({"feature_layers": list(self.feature_layers)} if self.version == 3 else {})}
 
     def tensors(self) -> dict[str, Tensor]:
         """As they are saved."""
@@ -95,7 +97,7 @@ class Eagle(nn.Module):
     def _scaled(self, tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
         tensors = {name: t.clone() for name, t in tensors.items()}
         if self.version == 1:
-            tensors["fc.weight"][:, :SHAPE.hidden] *= scale
+            tensors["fc.weight"][:, :self.shape.hidden] *= scale
         return tensors
 
     def features(self, states: Tensor) -> Tensor:
@@ -146,14 +148,14 @@ class Eagle(nn.Module):
 
     def _project(self, attention: Attention, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cos, sin = self.cos[positions], self.sin[positions]
-        v = attention.v_proj(x).view(*x.shape[:2], SHAPE.kv_heads, SHAPE.head_dim).transpose(1, 2)
+        v = attention.v_proj(x).view(*x.shape[:2], self.shape.kv_heads, self.shape.head_dim).transpose(1, 2)
         return rotate(attention.q_proj(x), cos, sin), rotate(attention.k_proj(x), cos, sin), v
 
     def _attend(self, q: Tensor, base: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor],
                 mask: Tensor) -> Tensor:
         """base: keys and values of all rows; keys and values: of the chains so far, one per query and step."""
         batch, heads, rows, dim = q.shape
-        kv, columns = SHAPE.kv_heads, base[0].shape[2]
+        kv, columns = self.shape.kv_heads, base[0].shape[2]
         scores = torch.bmm(q.reshape(batch * kv, -1, dim), base[0].flatten(0, 1).transpose(1, 2))
         scores = scores.view(batch, kv, heads // kv, rows, columns)
         grouped = q.view(batch, kv, heads // kv, rows, dim)

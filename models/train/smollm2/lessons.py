@@ -1,16 +1,20 @@
-"""The conversations that converse.py wrote, as tokens, and the target that wrote them."""
+"""The conversations that converse.py wrote, as tokens, and what the target computes for them."""
 
 import json
 import random
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 HELD_OUT = 40  # one conversation of so many is never trained on
+TAPS = (2, 15, 27)  # after how many layers EAGLE-3 reads the residual stream
+BATCH = 6144  # tokens that the target reads at once
 
 
-def load_target(file: Path) -> torch.nn.Module:
+def load_target(file: Path) -> nn.Module:
     """The weights of a GGUF file, unpacked."""
     unpacked = GgufConfig(gguf_file=file.name, dequantize=True)
     return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, quantization_config=unpacked,
@@ -22,17 +26,23 @@ def normalised(question: str) -> str:
 
 
 class Lesson:
-    """The tokens of a conversation; its answer begins at `begin`."""
+    """The tokens of a conversation, whose answer begins at `begin`; the states of its tokens begin at `at`."""
 
-    def __init__(self, tokens: list[int], begin: int, temperature: int) -> None:
-        self.tokens, self.begin, self.temperature = tokens, begin, temperature
+    def __init__(self, tokens: list[int], begin: int, at: int, held_out: bool) -> None:
+        self.tokens, self.begin, self.at, self.held_out = tokens, begin, at, held_out
+
+    @property
+    def judged(self) -> slice:
+        """The states that say what an answer's tokens are."""
+        return slice(self.at + self.begin - 1, self.at + len(self.tokens) - 1)
 
 
-def read_lessons(file: Path, target: Path) -> tuple[list[Lesson], list[Lesson]]:
-    """Those to train on, and those that are held out. Each question once, whatever its case and punctuation."""
+def read_lessons(file: Path, target: Path, longest: int) -> list[Lesson]:
+    """In the order of the file. Each question once, whatever its case and punctuation."""
     tokenizer = AutoTokenizer.from_pretrained(target.parent, gguf_file=target.name)
-    taught, held_out = [], []
+    lessons: list[Lesson] = []
     seen: set[str] = set()
+    at = 0
     for line in file.open():
         record = json.loads(line)
         key = normalised(record["question"])
@@ -42,32 +52,92 @@ def read_lessons(file: Path, target: Path) -> tuple[list[Lesson], list[Lesson]]:
         prompt = tokenizer.apply_chat_template([{"role": "user", "content": record["question"]}],
                                                add_generation_prompt=True, tokenize=False)
         ids = tokenizer(prompt, add_special_tokens=False)["input_ids"]
-        lesson = Lesson(ids + record["answer"], len(ids), record["temperature"])
-        (held_out if record["id"] % HELD_OUT == 0 else taught).append(lesson)
-    return taught, held_out
+        tokens = (ids + record["answer"])[:longest]
+        if len(tokens) > len(ids):
+            lessons.append(Lesson(tokens, len(ids), at, record["id"] % HELD_OUT == 0))
+            at += len(tokens)
+    return lessons
 
 
-def batches(lessons: list[Lesson], tokens: int, longest: int, seed: int) -> list[list[Lesson]]:
+def batches(lessons: list[Lesson], tokens: int, seed: int) -> list[list[Lesson]]:
     """Lessons of alike lengths together, about so many tokens with their padding, in any order."""
     shuffled = random.Random(seed)
     order = sorted(lessons, key=lambda lesson: (len(lesson.tokens) + shuffled.random() * 32))
     made: list[list[Lesson]] = [[]]
     for lesson in order:
-        width = min(len(lesson.tokens), longest)
-        if made[-1] and (len(made[-1]) + 1) * width > tokens:
+        if made[-1] and (len(made[-1]) + 1) * len(lesson.tokens) > tokens:
             made.append([])
         made[-1].append(lesson)
     shuffled.shuffle(made)
     return made
 
 
-def padded(batch: list[Lesson], longest: int) -> tuple[torch.Tensor, torch.Tensor]:
+def padded(batch: list[Lesson]) -> tuple[Tensor, Tensor]:
     """Tokens [lessons, width], and which of them an answer's next token follows."""
-    width = min(max(len(lesson.tokens) for lesson in batch), longest)
+    width = max(len(lesson.tokens) for lesson in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
     judged = torch.zeros(len(batch), width, dtype=torch.bool)
     for row, lesson in enumerate(batch):
-        tokens = lesson.tokens[:width]
-        ids[row, : len(tokens)] = torch.tensor(tokens)
-        judged[row, lesson.begin - 1 : len(tokens) - 1] = True
+        ids[row, : len(lesson.tokens)] = torch.tensor(lesson.tokens)
+        judged[row, lesson.begin - 1 : len(lesson.tokens) - 1] = True
     return ids, judged
+
+
+class States:
+    """What the target computes for each token of the lessons, in files that are filled once, and go on where they ended.
+
+    Of a token: h, the output of the final norm [hidden]; the streams after TAPS, [taps * hidden]; the logarithm of the
+    sum of the exponentials of its logits; the most likely next token. All lessons must be those of earlier runs, with
+    others after them.
+    """
+
+    def __init__(self, folder: Path, lessons: list[Lesson], hidden: int) -> None:
+        tokens = lessons[-1].at + len(lessons[-1].tokens)
+        folder.mkdir(parents=True, exist_ok=True)
+
+        def array(name: str, dtype: torch.dtype, count: int) -> Tensor:
+            return torch.from_file(str(folder / name), True, count, dtype=dtype)
+
+        self.h = array("h.bin", torch.bfloat16, tokens * hidden).view(tokens, hidden)
+        self.taps = array("taps.bin", torch.bfloat16, tokens * hidden * len(TAPS)).view(tokens, -1)
+        self.log_sums = array("log-sums.bin", torch.float32, tokens)
+        self.best = array("best.bin", torch.int32, tokens)
+        self.known = array("known.bin", torch.uint8, tokens)
+
+    @torch.no_grad()
+    def fill(self, target: nn.Module, lessons: list[Lesson]) -> None:
+        missing = [lesson for lesson in lessons if not self.known[lesson.at]]
+        todo = batches(missing, BATCH, 0)
+        for done, batch in enumerate(todo):
+            ids, _ = padded(batch)
+            streams = target.model(ids, use_cache=False, output_hidden_states=True).hidden_states
+            for row, lesson in enumerate(batch):
+                at, length = slice(lesson.at, lesson.at + len(lesson.tokens)), len(lesson.tokens)
+                h = streams[-1][row, :length]
+                logits = target.lm_head(h).float()
+                self.h[at] = h
+                self.taps[at] = torch.cat([streams[tap][row, :length] for tap in TAPS], -1)
+                self.log_sums[at], self.best[at] = logits.logsumexp(-1), logits.argmax(-1).int()
+                self.known[at] = 1
+            if done % 20 == 0:
+                print(f"states: {done} of {len(todo)} batches", flush=True)
+
+    def of_answers(self, batch: list[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
+        """h, log_sums and best of the judged tokens, lesson after lesson."""
+        h, log_sums, best = ([rows[lesson.judged] for lesson in batch] for rows in (self.h, self.log_sums, self.best))
+        return torch.cat(h), torch.cat(log_sums), torch.cat(best)
+
+
+def frequent_tokens(lessons: list[Lesson], vocab: int, count: int, file: Path) -> Tensor:
+    """The most frequent tokens of the answers that are trained on, in ascending order; those of an earlier run if there
+    was one. Writes them to `file`, the most frequent first."""
+    if not file.exists():
+        counts = np.zeros(vocab, dtype=np.int64)
+        for lesson in lessons:
+            if not lesson.held_out:
+                counts += np.bincount(lesson.tokens[lesson.begin :], minlength=vocab)
+        order = np.argsort(-counts, kind="stable")[:count]
+        print(f"{len(lessons)} lessons, {counts.sum()} tokens of answers; {count} of them are "
+              f"{counts[order].sum() / counts.sum():.4f} of these", flush=True)
+        file.write_text(json.dumps({"tokens": order.tolist()}) + "\n")
+    return torch.tensor(sorted(json.loads(file.read_text())["tokens"]))

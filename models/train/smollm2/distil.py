@@ -1,0 +1,73 @@
+"""The loop that both drafters are trained by. It can be ended at any time and goes on where it was."""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from lessons import Lesson, batches
+from torch import Tensor, nn
+
+
+def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> None:
+    parser.add_argument("lessons", type=Path)
+    parser.add_argument("target", type=Path, help="a GGUF file")
+    parser.add_argument("work", type=Path, help="a folder for checkpoints, and the target's states in states/")
+    parser.add_argument("--frequent", type=int, default=8192, help="tokens that it proposes")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--kl-steps", type=int, default=2500, help="of them, by forward KL divergence; then by total variation")
+    parser.add_argument("--tokens", type=int, default=tokens, help="of a step, with padding")
+    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--longest", type=int, default=512, help="tokens of a conversation")
+
+
+def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:
+    """Of each row, up to what does not depend on q: less the forward KL divergence, or 1 less the total variation."""
+    return (p * log_q if by_kl else torch.minimum(p, log_q.exp())).sum(-1)
+
+
+def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable[[list[Lesson], bool], Tensor],
+           evaluate: Callable[[list[Lesson]], dict], args: argparse.Namespace) -> None:
+    """Minimises loss_of(batch, by_kl). `evaluate` gives a "score" of the held-out lessons, the larger the better, and more.
+
+    Writes NAME-last.pt, to go on from, and NAME-best.pt of the best score: the parameters that are trained.
+    """
+    taught, held_out = ([each for each in lessons if each.held_out == wanted] for wanted in (False, True))
+    trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
+    optimizer = torch.optim.AdamW(trained.values(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    step, best, history = 0, 0.0, []
+    last = args.work / f"{name}-last.pt"
+    if last.exists():
+        saved = torch.load(last, weights_only=False)
+        model.load_state_dict(saved["model"], strict=False)
+        optimizer.load_state_dict(saved["optimizer"])
+        step, best, history = saved["step"], saved["best"], saved["history"]
+    begun = time.monotonic()
+    queue: list[list[Lesson]] = []
+    while step < args.steps:
+        queue = queue or batches(taught, args.tokens, 1000 + step)
+        warm, done = min(1, (step + 1) / 50), step / args.steps
+        for group in optimizer.param_groups:
+            group["lr"] = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        loss = loss_of(queue.pop(), step < args.kl_steps)
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(trained.values(), 1.0)
+        optimizer.step()
+        step += 1
+        minutes = (time.monotonic() - begun) / 60
+        if step % 20 == 0:
+            print(f"{step} of {args.steps}: loss {float(loss.detach()):.4f}, {minutes:.1f} min", flush=True)
+        if step % 100 == 0 or step == args.steps:
+            with torch.no_grad():
+                found = evaluate(held_out) | {"step": step, "minutes": minutes}
+            history.append(found)
+            print(json.dumps(found), flush=True)
+            best = max(best, found["score"])
+            kept = {"model": {key: p.detach() for key, p in trained.items()}, "history": history}
+            torch.save(kept | {"optimizer": optimizer.state_dict(), "step": step, "best": best}, last)
+            if found["score"] >= best:
+                torch.save(kept, args.work / f"{name}-best.pt")

@@ -46,7 +46,7 @@ async def main() -> None:
     numbers = (number for number in range(1 << 30) if number not in known)
 
     with args.file.open("a") as file:
-        async with AsyncClient(args.address, timeout=600) as client:
+        async with AsyncClient(args.address, timeout=7200) as client:
 
             async def stream() -> None:
                 nonlocal tokens

@@ -100,10 +100,6 @@ void DefineFlags(CLI::App& app, Flags& flags) {
              CLI::Range(1, NgramTable::kMaxContext));
   add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts",
              CLI::Range(1, 1 << 20));
-  add_option("--copy-match", flags.copy.max_match, "tokens that the copy drafter compares",
-             CLI::Range(1, 1024));
-  add_option("--copy-history", flags.copy.history, "last tokens of a sequence that it searches",
-             CLI::Range(1, 1 << 20));
   add_option("--max-requests", flags.admission.max_samples,
              "most requests in progress, each sample counted; more wait", CLI::Range(1, 1 << 20));
   add_option("--max-waiting-requests", flags.admission.max_waiting,

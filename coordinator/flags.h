@@ -39,7 +39,6 @@ struct Flags {
   std::string tree = "none";
   int run_ahead_branches = 8;
   NgramOptions ngram;
-  CopyOptions copy;
   AdmissionLimits admission;
   bool share_prefix_cache = false;
   std::string cache_key_file;

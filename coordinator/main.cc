@@ -214,7 +214,6 @@ absl::Status Serve(const Flags& flags) {
                                        .drafts = pools->drafts.get(),
                                        .draft_budget = ToDuration(flags.draft_budget_seconds),
                                        .ngram = flags.ngram,
-                                       .copy = flags.copy,
                                        .policy = &policy,
                                        .metrics = &metrics},
                             .parsers = parsers.get_executor(),

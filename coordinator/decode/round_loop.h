@@ -28,7 +28,6 @@ struct DecodeParts {
   DraftPool* drafts = nullptr;     // null: no draft service is configured
   Clock::duration draft_budget{};  // per proposal
   NgramOptions ngram = {};
-  CopyOptions copy = {};
   DraftChoice* policy;
   Metrics* metrics;
 };

@@ -46,9 +46,9 @@ Tokens Ngram(const Tokens& committed, int k = 1, const NgramOptions& options = {
   return TokensOf(NgramDrafter(&generation, options).Draft(k));
 }
 
-Tokens Copy(const Tokens& committed, int k = 1, const CopyOptions& options = {}) {
+Tokens Copy(const Tokens& committed, int k = 1) {
   Generation generation = Sequence(committed);
-  return TokensOf(CopyDrafter(&generation, options).Draft(k));
+  return TokensOf(CopyDrafter(&generation).Draft(k));
 }
 
 Tokens RandomTokens(size_t count, TokenId vocab) {
@@ -137,22 +137,71 @@ TEST(NgramTable, ForgetsWhatLeavesItsHistory) {
   }
 }
 
+// The longest end of a text that occurs earlier, and where it last does.
+SuffixAutomaton::Repeat LongestRepeat(const Tokens& text) {
+  SuffixAutomaton::Repeat repeat;
+  for (size_t end = text.size() - 1; end > 0; --end) {
+    size_t length = 0;
+    while (length < end && text[end - 1 - length] == text[text.size() - 1 - length]) ++length;
+    if (length > repeat.length) repeat = {length, end};
+  }
+  return repeat;
+}
+
+TEST(SuffixAutomaton, FindsTheLongestEndThatOccursEarlier) {
+  for (const TokenId vocab : {1, 2, 3, 20, 400}) {
+    SuffixAutomaton automaton;
+    Tokens text;
+    for (const TokenId token : RandomTokens(500, vocab)) {
+      automaton.Append(token);
+      text.push_back(token);
+      const SuffixAutomaton::Repeat wanted = LongestRepeat(text);
+      ASSERT_EQ(automaton.repeat().length, wanted.length);
+      if (wanted.length > 0 && vocab > 1) {
+        ASSERT_EQ(automaton.repeat().end, wanted.end);
+      }
+    }
+  }
+}
+
+TEST(SuffixAutomaton, TakesAsMuchForATextOfOneToken) {
+  SuffixAutomaton automaton;
+  for (int i = 0; i < 100'000; ++i) automaton.Append(7);
+  EXPECT_EQ(automaton.repeat().length, 99'999u);
+  EXPECT_EQ(automaton.repeat().end, 99'999u);
+}
+
 TEST(CopyDrafter, ContinuesTheMostRecentOfTheLongestMatches) {
   EXPECT_THAT(Copy({1, 2, 3, 8, 9, 2, 3, 7, 1, 2, 3}, 2), ElementsAre(8, 9));
   EXPECT_THAT(Copy({4, 2, 3, 8, 9, 2, 3, 7, 5, 2, 3}, 2), ElementsAre(7, 5));
-  EXPECT_THAT(Copy({1, 2, 3, 8, 9, 2, 3, 7, 1, 2, 3}, 2, {.max_match = 2}), ElementsAre(7, 1));
   EXPECT_THAT(Copy({1, 6, 1, 7, 5, 1}), ElementsAre(7));
 }
 
+TEST(CopyDrafter, CopiesAsManyTokensAsItHasSeenRepeated) {
+  EXPECT_THAT(Copy({1, 2, 3, 4, 5, 6, 1}, 4), ElementsAre(2));
+  EXPECT_THAT(Copy({1, 2, 3, 4, 5, 6, 1, 2, 3}, 4), ElementsAre(4, 5, 6));
+  EXPECT_THAT(Copy({1, 2, 3, 4, 5, 6, 1, 2, 3}, 2), ElementsAre(4, 5));
+  EXPECT_THAT(Copy({1, 2, 3, 4, 5, 6, 1, 2, 3}, 0), IsEmpty());
+}
+
 TEST(CopyDrafter, GoesOnWithItsOwnCopy) {
-  EXPECT_THAT(Copy({1, 1}, 4), ElementsAre(1, 1, 1, 1));
-  EXPECT_THAT(Copy({1, 2, 1, 2}, 5), ElementsAre(1, 2, 1, 2, 1));
+  EXPECT_THAT(Copy({1, 1, 1, 1}, 4), ElementsAre(1, 1, 1));
+  EXPECT_THAT(Copy({1, 2, 1, 2, 1, 2}, 5), ElementsAre(1, 2, 1, 2));
 }
 
 TEST(CopyDrafter, ProposesNothingWithoutAMatch) {
   EXPECT_THAT(Copy({1}, 4), IsEmpty());
   EXPECT_THAT(Copy({1, 2, 3}, 4), IsEmpty());
-  EXPECT_THAT(Copy({1, 5, 2, 3, 1}, 4, {.history = 4}), IsEmpty());
+}
+
+TEST(CopyDrafter, ReadsALongPromptAPartARound) {
+  Tokens prompt = RandomTokens(5'000, 1 << 20);
+  prompt.push_back(prompt[17]);
+  Generation generation = Sequence(prompt);
+  CopyDrafter drafter(&generation);
+  EXPECT_TRUE(drafter.Draft(4).empty());
+  EXPECT_TRUE(drafter.Draft(4).empty());
+  EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(prompt[18]));
 }
 
 TEST(LocalDrafter, ATokenChosenWithoutChanceIsAPointMassAndAChain) {
@@ -169,8 +218,7 @@ TEST(LocalDrafter, TheCoupledRuleTakesNoDistribution) {
   Generation generation = Sequence({1, 2, 3, 1}, v1::RULE_COUPLED);
   for (const ProposalNode& node : NgramDrafter(&generation, {}).Draft(3))
     EXPECT_EQ(node.q.form, Form::kAbsent);
-  for (const ProposalNode& node : CopyDrafter(&generation, {}).Draft(3))
-    EXPECT_EQ(node.q.form, Form::kAbsent);
+  for (const ProposalNode& node : CopyDrafter(&generation).Draft(3)) EXPECT_EQ(node.q.form, Form::kAbsent);
 }
 
 // --- one after another ------------------------------------------------------------------------------------

@@ -3,14 +3,9 @@
 namespace outrider {
 namespace {
 
-// How many of the last tokens, up to `limit`, equal those before `end`.
-size_t MatchLength(std::span<const TokenId> tokens, size_t end, size_t limit) {
-  size_t length = 0;
-  while (length < std::min(limit, end) && tokens[end - 1 - length] == tokens[tokens.size() - 1 - length]) {
-    ++length;
-  }
-  return length;
-}
+// Committed tokens that a round reads at most, which takes a millisecond or two of a thread that serves all.
+// Until a longer prompt is read there are no proposals.
+constexpr size_t kMostRead = 2048;
 
 // Keeps the nodes that have fewer than `depth` others before them. Which these are does not depend on the
 // tokens, so q stays what they were drawn from.
@@ -96,23 +91,14 @@ std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min
 
 Proposal CopyDrafter::Draft(int k) {
   const std::vector<TokenId>& committed = generation_->tokens();
-  const size_t searched = std::min(committed.size(), static_cast<size_t>(options_.history));
-  const std::span<const TokenId> tokens = std::span(committed).last(searched);
-  const size_t limit = static_cast<size_t>(options_.max_match);
-  // The longest match, and of several the most recent.
-  size_t best = 0;
-  size_t source = 0;
-  for (size_t end = tokens.size() - 1; end > 0 && best < limit; --end) {
-    const size_t length = MatchLength(tokens, end, limit);
-    if (length > best) {
-      best = length;
-      source = end;
-    }
-  }
+  const size_t readable = std::min(committed.size(), text_.size() + kMostRead);
+  while (text_.size() < readable) text_.Append(committed[text_.size()]);
   std::vector<TokenId> copy;
-  if (best > 0) {
-    for (int i = 0; i < k; ++i, ++source) {
-      copy.push_back(source < tokens.size() ? tokens[source] : copy[source - tokens.size()]);
+  if (text_.size() == committed.size()) {
+    const auto [length, end] = text_.repeat();
+    const size_t most = std::min(length, static_cast<size_t>(std::max(k, 0)));
+    for (size_t i = end; copy.size() < most; ++i) {
+      copy.push_back(i < committed.size() ? committed[i] : copy[i - committed.size()]);
     }
   }
   return PointMasses(copy, generation_->request().params.rule());

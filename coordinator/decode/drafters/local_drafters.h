@@ -14,6 +14,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "common/spec/types.h"
 #include "coordinator/decode/drafter.h"
+#include "coordinator/decode/drafters/suffix_automaton.h"
 
 namespace outrider {
 
@@ -95,23 +96,18 @@ class NgramTable {
   absl::flat_hash_map<Context, std::vector<Continuation>> continuations_;
 };
 
-struct CopyOptions {
-  int max_match = 3;   // tokens compared; a longer match is worth no more
-  int history = 8192;  // last committed tokens searched
-};
-
-// Drafts what followed the most recent earlier occurrence of the sequence's last tokens (prompt lookup).
+// Drafts what followed the most recent earlier occurrence of the sequence's last tokens, as many as there
+// are, and no more tokens than these: the longer a text has been copied, the likelier that it goes on.
 class CopyDrafter final : public LocalDrafter {
  public:
-  CopyDrafter(Generation* generation, const CopyOptions& options)
-      : LocalDrafter(generation), options_(options) {}
+  using LocalDrafter::LocalDrafter;
 
   // Where the copied text runs into its own copy, it goes on with that.
   Proposal Draft(int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_COPY; }
 
  private:
-  const CopyOptions options_;
+  SuffixAutomaton text_;  // committed tokens
 };
 
 struct NgramOptions {

@@ -37,7 +37,7 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
     case v1::DRAFTER_KIND_NGRAM:
       return std::make_unique<NgramDrafter>(generation, parts.ngram);
     case v1::DRAFTER_KIND_COPY:
-      return std::make_unique<CopyDrafter>(generation, parts.copy);
+      return std::make_unique<CopyDrafter>(generation);
     case v1::DRAFTER_KIND_AUTO:
       return MakeAutoDrafter(generation, parts, std::move(fork));
     default:

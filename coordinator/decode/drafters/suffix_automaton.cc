@@ -1,0 +1,48 @@
+#include "coordinator/decode/drafters/suffix_automaton.h"
+
+namespace outrider {
+namespace {
+
+// How many states learn of an occurrence that ends at the last token. A text of one token over and over would
+// have one for each of its tokens.
+constexpr int kMostTold = 32;
+
+}  // namespace
+
+void SuffixAutomaton::Append(TokenId token) {
+  const int whole = static_cast<int>(states_.size());
+  ++size_;
+  State& made = states_.emplace_back();
+  made.length = made.end = static_cast<uint32_t>(size_);
+  int state = last_;
+  while (state >= 0 && states_[state].next.try_emplace(token, whole).second) state = states_[state].link;
+  int link = 0;
+  if (state >= 0) {
+    link = states_[state].next[token];
+    const uint32_t length = states_[state].length + 1;
+    if (states_[link].length != length) {
+      const int parts = Split(link, length);
+      for (; state >= 0 && states_[state].next[token] == link; state = states_[state].link) {
+        states_[state].next[token] = parts;
+      }
+      link = parts;
+    }
+  }
+  states_[whole].link = link;
+  last_ = whole;
+  repeat_ = {states_[link].length, states_[link].end};
+  for (int told = 0; link > 0 && told < kMostTold; ++told, link = states_[link].link) {
+    states_[link].end = static_cast<uint32_t>(size_);
+  }
+}
+
+int SuffixAutomaton::Split(int from, uint32_t length) {
+  const int parts = static_cast<int>(states_.size());
+  State copy = states_[from];
+  copy.length = length;
+  states_.push_back(std::move(copy));
+  states_[from].link = parts;
+  return parts;
+}
+
+}  // namespace outrider

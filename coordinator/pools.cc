@@ -10,10 +10,10 @@
 namespace outrider {
 namespace {
 
-// If no server is configured, one without an address is down.
+// Nothing where no server is configured.
 template <class Protocol>
 Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
-  if (pool == nullptr) return {{"", false}};
+  if (pool == nullptr) return {};
   Metrics::ServersUp up;
   for (const auto& server : pool->servers()) up[server->address] = server->link->up();
   if (up.empty()) up[""] = false;  // a name that resolves to none yet

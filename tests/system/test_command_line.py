@@ -241,6 +241,18 @@ def test_what_has_served_is_tried_again_when_it_cannot_start_for_now(tmp_path: P
         eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
 
 
+def test_what_is_waited_for_is_said_within_ten_seconds() -> None:
+    with up("--target-model", str(TARGET_MODEL), serving=False) as u:
+        eventually(lambda: "target" in u.pids(), "the target is being started")
+        target = u.pids()["target"]
+        os.kill(target, signal.SIGSTOP)
+        try:
+            u.wait_for_line(r"outrider: waiting for (9|10) s: .+")
+        finally:
+            os.kill(target, signal.SIGCONT)
+        u.wait_serving()
+
+
 def test_what_cannot_even_start_stops_everything_and_says_why(tmp_path: Path) -> None:
     model = shutil.copytree(DRAFT_MODEL, tmp_path / "draft", copy_function=shutil.copyfile)
     (model / "model.safetensors").write_bytes(b"")

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,34 @@ def test_a_server_needs_a_model(program: str) -> None:
 def test_a_coordinator_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
     tokenizer = [] if "--tokenizer" in flags else ["--tokenizer", str(TARGET_MODEL)]
     assert culprit in refusal("outrider-coordinator", *addresses(flags), *tokenizer, *flags)
+
+
+@pytest.mark.parametrize("program", ["outrider", "outrider-pair", *PROGRAMS])
+def test_every_program_says_its_version(program: str) -> None:
+    done = subprocess.run([BIN / program, "--version"], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 0 and not done.stderr
+    assert re.match(rf"{program} \d+\.\d+\.\d+ \([0-9a-f]{{12}}\+?\)", done.stdout)
+    assert ("kernels" in done.stdout) == (program not in ("outrider", "outrider-coordinator"))
+
+
+def test_a_normal_start_warns_of_nothing_and_serves_once_it_has_met_its_target(prompts: list[str]) -> None:
+    target = reserve_address()
+    coordinator = start_coordinator(target, "")
+    with running(coordinator):
+        # Without a draft service n-grams are drafted, and a line says so.
+        assert coordinator.wait_for_event("listening")["drafter"] == "ngram"
+        assert coordinator.health() == "NOT_SERVING" and not coordinator.events("serving")
+        with running(start_target(listen=target)):
+            coordinator.wait_for_event("serving")
+            assert not [line for line in coordinator.lines if '"level":"warning"' in line or '"level":"error"' in line]
+            assert "outrider_draft_up" not in {name for name, _ in coordinator.metrics()}, "nor one without an address"
+
+
+def test_the_limit_of_descriptors_is_raised_to_what_is_allowed() -> None:
+    target = Server("outrider-target", "--model", str(TARGET_MODEL), limits=["--nofile=64:4000"])
+    with running(target):
+        limits = Path(f"/proc/{target.popen.pid}/limits").read_text()
+        assert re.search(r"Max open files +4000 +4000", limits)
 
 
 def test_a_port_in_use_is_named(pair: Cluster) -> None:

@@ -67,6 +67,25 @@ TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
   }
 }
 
+// Each looked at beside all others, so many would take longer than a test may.
+TEST(TokenizerFile, ManyAddedTokensAreRead) {
+  constexpr int kTokens = 16'000;
+  int first = 0;
+  const Json changed = Changed([&first](Json& json) {
+    Json added = json["added_tokens"][0];
+    first = static_cast<int>(json["model"]["vocab"].size()) + static_cast<int>(json["added_tokens"].size());
+    for (int i = 0; i < kTokens; ++i) {
+      added["id"] = first + i;
+      added["content"] = "<|s_" + std::to_string(i) + "|>";
+      json["added_tokens"].push_back(added);
+    }
+  });
+  const auto tokenizer = Tokenizer::Parse(changed.dump(), "t.json");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_THAT(*(*tokenizer)->Encode("<|s_0|><|s_15999|>", /*add_special_tokens=*/false),
+              ::testing::ElementsAre(first, first + kTokens - 1));
+}
+
 // A Sequence of Sequences, one call inside another.
 TEST(TokenizerFile, SequencesThatNestDeepAreRefused) {
   std::string content = Changed([](Json& json) { json.erase("pre_tokenizer"); }).dump();

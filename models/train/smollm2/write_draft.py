@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Writes the draft that train_draft.py has trained as a GGUF file of its layers alone, packed. compose.py makes a model of
+it that any program loads, with the embedding and the tokenizer of the target's own file.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter, quants
+
+# A layer's tensors by llama.cpp's names and Hugging Face's.
+NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+         "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj",
+         "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+
+
+def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
+    """llama.cpp turns neighbouring numbers of a head as pairs, Hugging Face numbers that are half a head apart."""
+    return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser.add_argument("trained", type=Path, help="draft-best.pt")
+    parser.add_argument("file", type=Path, help="to write")
+    parser.add_argument("--type", default="Q8_0", help="of matrices: Q8_0, Q4_0, Q4_1")
+    args = parser.parse_args()
+    tensors = torch.load(args.trained, weights_only=False)["model"]
+    packed = GGMLQuantizationType[args.type]
+    layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("body.layers."))
+    writer = GGUFWriter(args.file, "llama")
+    writer.add_block_count(layers)
+    for layer in range(layers):
+        for name, theirs in NAMES.items():
+            weight = tensors[f"body.layers.{layer}.{theirs}.weight"].float()
+            if name in ("attn_q", "attn_k"):
+                weight = interleaved(weight, weight.shape[0] // 64)
+            if weight.ndim == 1:
+                writer.add_tensor(f"blk.{layer}.{name}.weight", weight.numpy())
+            else:
+                writer.add_tensor(f"blk.{layer}.{name}.weight", quants.quantize(weight.numpy(), packed), raw_dtype=packed)
+    writer.add_tensor("output_norm.weight", tensors["body.norm.weight"].float().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()

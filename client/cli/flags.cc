@@ -180,6 +180,9 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   DefineRequestFlags(command, request);
   CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
                             "samples of one prompt, or best texts of a search; 1");
+  AddField<std::string>(
+      command, "--prediction", [request](const std::string& text) { request->set_prediction(text); },
+      "a text that much of the answer is likely to repeat, from which it is drafted");
   DefineBeamFlags(command, request);
   CLI::Option* trace = command
                            .add_flag_function(

@@ -109,6 +109,8 @@ Json CompletionJson(const Completion& completion) {
   json["speculation"] = {{"drafted", stats.drafted()},
                          {"accepted", stats.accepted()},
                          {"accepted_after_end", stats.accepted_after_end()},
+                         {"prediction_tokens", stats.prediction_tokens()},
+                         {"accepted_prediction_tokens", stats.accepted_prediction_tokens()},
                          {"emitted",
                           {{"accepted", stats.emitted_accepted()},
                            {"corrected", stats.emitted_corrected()},

@@ -153,6 +153,21 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
   return FieldError("prompt", "text, tokens or chat", "missing");
 }
 
+// Nothing in it is a control token, as in an answer's text.
+absl::StatusOr<std::vector<TokenId>> ParsePrediction(const v1::GenerateRequest& proto,
+                                                     const Tokenizer& tokenizer, uint32_t vocab_size,
+                                                     size_t capacity) {
+  const std::string& text = proto.prediction();
+  if (text.empty()) return std::vector<TokenId>();
+  if (proto.has_beam() || !CheckBytes(text.size(), tokenizer, capacity).ok()) {
+    return FieldError("prediction", proto.has_beam() ? "none with beam" : "a text that fits the context",
+                      absl::StrCat(text.size(), " bytes"));
+  }
+  if (!IsValidUtf8(text)) return FieldError("prediction", "valid UTF-8", "invalid UTF-8");
+  const AddedTokens::Range all[] = {{0, text.size()}};
+  return Encode(text, /*add_special_tokens=*/false, tokenizer, vocab_size, "prediction", all);
+}
+
 absl::Status CheckStops(const v1::GenerateRequest& proto, uint32_t vocab_size) {
   const v1::StopOptions& stop = proto.stop();
   const std::vector<std::string> strings(stop.strings().begin(), stop.strings().end());
@@ -305,6 +320,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
 
   // Under the ratio rules the random numbers of a token depend on where its round began, hence on K.
   const bool repeatable = params.rule() == v1::RULE_COUPLED || sampling.temperature == 0 || !proto.has_seed();
+  request.prediction = OUTRIDER_TRY(ParsePrediction(proto, tokenizer, vocab_size, capacity));
   OUTRIDER_TRY(ParseDrafter(proto.speculation(), defaults, target, repeatable, request));
   OUTRIDER_TRY(ParseSchedule(proto.speculation(), defaults, request));
   request.trace = proto.trace();

@@ -190,7 +190,9 @@ absl::Status CheckDrafter(v1::DrafterKind kind, const RequestDefaults& defaults,
 absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
-  if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) request.drafter = DefaultDrafter(defaults);
+  if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
+    request.drafter = request.prediction.empty() ? DefaultDrafter(defaults) : v1::DRAFTER_KIND_AUTO;
+  }
   OUTRIDER_TRY(CheckDrafter(request.drafter, defaults, &target));
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
   request.adaptive = defaults.adaptive && repeatable && !speculation.has_draft_tokens();

@@ -49,6 +49,9 @@ class Drafter {
   // What running ahead did in the last verified round; sets all but `runs`.
   virtual AheadReport ahead() const { return {}; }
 
+  // How many of the first tokens of the last proposal are from the request's prediction.
+  virtual size_t predicted() const { return 0; }
+
   // Who made the last proposal, for statistics.
   virtual v1::DrafterKind kind() const = 0;
 

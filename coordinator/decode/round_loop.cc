@@ -125,6 +125,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   const absl::StatusOr<int> sent = co_await SendPromptLogprobs(answer->prompt_logprobs);
   if (!sent.ok()) co_return sent.status();
   v1::GenerateResponse chunk = generation.Commit(proposal, answer->verdict);
+  if (!proposal.empty()) generation.CountPredicted(drafter->predicted());
   generation.AddLogprobs(answer->logprobs, &chunk);
   generation.AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
   times.round = times.draft + times.verify + (Clock::now() - verified);

@@ -168,6 +168,7 @@ v1::Finish Generation::MakeFinish() const {
   v1::SpeculationStats* stats = finish.mutable_speculation();
   *stats = stats_;
   stats->set_schedule(ScheduleOf(stats_));
+  stats->set_prediction_tokens(request_.prediction.size());
   stats->set_acceptance_rate(AcceptanceRate(stats_));
   stats->set_mean_accepted_length(MeanAcceptedLength(stats_));
   if (judged_ > 0) stats->set_expected_acceptance(expected_accepted_ / static_cast<double>(judged_));

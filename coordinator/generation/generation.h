@@ -24,6 +24,7 @@ namespace outrider {
 struct Request {
   std::vector<TokenId> prompt;  // at least one; leaves room for one more in the context
   std::vector<TokenId> resumed;
+  std::vector<TokenId> prediction;  // what the answer is likely to repeat
   v1::SequenceParams params;
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;           // K
@@ -91,6 +92,12 @@ class Generation {
   void CountAhead(bool hit) {
     stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
     stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
+  }
+
+  // Of the last round's proposal, the first `tokens` were drafted from the prediction. Call after Commit.
+  void CountPredicted(size_t tokens) {
+    const size_t accepted = std::min(tokens, static_cast<size_t>(tally_.accepted));
+    stats_.set_accepted_prediction_tokens(stats_.accepted_prediction_tokens() + accepted);
   }
 
   // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.

@@ -75,6 +75,8 @@ inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* s
   sum->set_ahead_rounds(sum->ahead_rounds() + stats.ahead_rounds());
   sum->set_ahead_hits(sum->ahead_hits() + stats.ahead_hits());
   sum->set_tree_rounds(sum->tree_rounds() + stats.tree_rounds());
+  sum->set_prediction_tokens(sum->prediction_tokens() + stats.prediction_tokens());
+  sum->set_accepted_prediction_tokens(sum->accepted_prediction_tokens() + stats.accepted_prediction_tokens());
   sum->set_exact(sum->exact() && stats.exact());
 }
 

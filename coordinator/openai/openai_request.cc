@@ -221,6 +221,20 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
+// The texts of a list of parts; nullopt if it is none, or a part is no text.
+std::optional<std::vector<std::string>> TextParts(const Json& content) {
+  if (!content.is_array()) return std::nullopt;
+  std::vector<std::string> texts;
+  for (const Json& part : content) {
+    if (!part.is_object()) return std::nullopt;
+    const auto type = part.find("type"), text = part.find("text");
+    const bool is_text = type != part.end() && *type == "text" && text != part.end() && text->is_string();
+    if (!is_text) return std::nullopt;
+    texts.push_back(text->get<std::string>());
+  }
+  return texts;
+}
+
 // A message's content: text, or parts that are text. An assistant's that called tools may have none.
 bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
@@ -229,14 +243,27 @@ bool SetContent(const Json& message, v1::ChatMessage* turn) {
     turn->set_content(found->get<std::string>());
     return true;
   }
-  if (!found->is_array()) return false;
-  for (const Json& part : *found) {
-    if (!part.is_object()) return false;
-    const auto type = part.find("type"), text = part.find("text");
-    if (type == part.end() || *type != "text" || text == part.end() || !text->is_string()) return false;
-    turn->add_parts(text->get<std::string>());
-  }
+  const auto parts = TextParts(*found);
+  if (!parts) return false;
+  turn->mutable_parts()->Add(parts->begin(), parts->end());
   return true;
+}
+
+// OpenAI's predicted output.
+void ParsePrediction(JsonFields& fields, v1::GenerateRequest* common) {
+  const Json* const prediction = fields.Find("prediction");
+  if (prediction == nullptr) return;
+  const Json content = prediction->is_object() && prediction->value("type", Json()) == "content"
+                           ? prediction->value("content", Json())
+                           : Json();
+  if (content.is_string()) {
+    common->set_prediction(content.get<std::string>());
+  } else if (const auto parts = TextParts(content)) {
+    common->set_prediction(absl::StrJoin(*parts, ""));
+  } else {
+    fields.Refuse("prediction", R"({"type": "content", "content": a text or a list of parts that are text})",
+                  Shown(*prediction));
+  }
 }
 
 // Other fields of the message that a template may read.
@@ -324,6 +351,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   ParseSpeculationFields(fields, common->mutable_speculation());
   ParseLogprobFields(fields, endpoint, request.echo, common->mutable_logprobs());
   ParseSampleFields(fields, common);
+  ParsePrediction(fields, common);
   if (endpoint == Endpoint::kCompletions) {
     ParsePrompts(fields, &request);
   } else {

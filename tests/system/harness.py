@@ -324,10 +324,11 @@ def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = No
             top_k: int = 0, seed: int | None = None, rule: str = "", drafter: str = "", stop: Sequence[str] = (),
             stop_ids: Sequence[int] = (), ignore_eos: bool = False, trace: bool = False,
             draft_top_n: int = 0, draft_temperature: float | None = None, n: int | None = None, schedule: str = "",
-            tree: str = "", sibling_order: str = "",
+            tree: str = "", sibling_order: str = "", prediction: str = "",
             beam: inference_pb2.BeamOptions | None = None, **sampling: Any) -> inference_pb2.GenerateRequest:
     r = inference_pb2.GenerateRequest(
         sampling=sequence_pb2.SamplingParams(temperature=temperature, top_k=top_k, **sampling), seed=seed, trace=trace, n=n, beam=beam,
+        prediction=prediction,
         speculation=inference_pb2.SpeculationOptions(drafter=DRAFTERS[drafter], draft_tokens=k, rule=RULES[rule],
                                                      draft_top_n=draft_top_n, draft_temperature=draft_temperature,
                                                      schedule=SCHEDULES[schedule], tree=tree, sibling_order=SIBLING_ORDERS[sibling_order]),

@@ -73,6 +73,22 @@ def test_a_text_that_repeats_itself_is_guessed_from_itself(drafter: str, pair: C
     assert answer.tokens == pair.generate(prompt, drafter="none", **GREEDY).tokens
 
 
+@pytest.mark.parametrize("how", [GREEDY, COUPLED], ids=["greedy", "coupled"])
+def test_a_prediction_is_drafted_from_and_changes_nothing(how: dict, pair: Cluster, asked: list[str]) -> None:
+    plain = pair.generate(asked[0], drafter="none", **how)
+    words = plain.text.split(" ")
+    changed = " ".join([*words[:9], "something else", *words[10:]])
+    for prediction, least in ((plain.text, 30), (changed, 15), ("nothing of the kind", 0)):
+        answer = pair.generate(asked[0], prediction=prediction, drafter="copy", k=8, **how)
+        assert answer.tokens == plain.tokens
+        stats = answer.speculation
+        assert least <= stats.accepted_prediction_tokens <= min(stats.accepted, stats.prediction_tokens), prediction
+        assert pair.generate(asked[0], prediction=prediction, **how).tokens == plain.tokens, "auto"
+    assert pair.generate(asked[0], prediction=plain.text, **how).speculation.accepted_prediction_tokens > 20
+    field = pair.refused(request(asked[0], prediction="x" * 1_000_000)).metadata["field"]
+    assert field == "prediction"
+
+
 def test_guesses_are_counted_by_who_made_them(pair: Cluster, asked: list[str]) -> None:
     for drafter in ["model", *LOCAL]:
         before = pair.coordinator.metrics()

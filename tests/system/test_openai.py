@@ -170,6 +170,19 @@ def test_no_stop_string_ends_a_text_before_its_least_length(client: openai.OpenA
     assert " " in long.choices[0].text
 
 
+def test_a_prediction_is_told_apart_in_the_usage(client: openai.OpenAI) -> None:
+    options = {"model": MODEL, "messages": [{"role": "user", "content": "Once upon a time"}], "temperature": 0, "max_tokens": 60}
+    plain = client.chat.completions.create(extra_body={"drafter": "none"}, **options)
+    text = plain.choices[0].message.content
+    for content in (text, [{"type": "text", "text": text}]):
+        predicted = client.chat.completions.create(prediction={"type": "content", "content": content}, **options)
+        assert predicted.choices[0].message.content == text
+        details = predicted.usage.completion_tokens_details
+        assert details.accepted_prediction_tokens > 30 and details.rejected_prediction_tokens < 30
+    with pytest.raises(openai.BadRequestError, match="prediction"):
+        client.chat.completions.create(prediction={"type": "content", "content": 5}, **options)
+
+
 def test_usage_tells_of_the_speculation(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
     options = {"temperature": 0, "max_tokens": 60}
     ours = pair.generate(prompts[5], k=4, drafter="ngram", ignore_eos=True, **options).speculation

@@ -204,6 +204,30 @@ TEST(CopyDrafter, ReadsALongPromptAPartARound) {
   EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(prompt[18]));
 }
 
+TEST(CopyDrafter, BeginsAsThePredictionDoesAndFindsTheWayBackToIt) {
+  Request request;
+  request.prompt = {1, 2, 3};
+  request.prediction = {10, 11, 12, 13, 14, 15};
+  request.max_tokens = 20;
+  Generation generation(request, nullptr, Clock::now());
+  CopyDrafter drafter(&generation);
+  EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(10, 11, 12, 13));
+  EXPECT_EQ(drafter.predicted(), 4u);
+  EXPECT_THAT(TokensOf(drafter.Draft(9)), ElementsAre(10, 11, 12, 13, 14, 15)) << "no further than it goes";
+  const Tokens first = {10, 99};
+  generation.Extend(first);
+  EXPECT_THAT(TokensOf(drafter.Draft(4)), IsEmpty());
+  EXPECT_EQ(drafter.predicted(), 0u);
+  const Tokens second = {12, 13};
+  generation.Extend(second);
+  EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(14, 15));
+  EXPECT_EQ(drafter.predicted(), 2u);
+  const Tokens third = {10, 99};
+  generation.Extend(third);
+  EXPECT_THAT(TokensOf(drafter.Draft(1)), ElementsAre(12)) << "from the answer";
+  EXPECT_EQ(drafter.predicted(), 0u);
+}
+
 TEST(LocalDrafter, ATokenChosenWithoutChanceIsAPointMassAndAChain) {
   Generation generation = Sequence({1, 2, 3, 1});
   const Proposal proposal = NgramDrafter(&generation, {}).Draft(3);

@@ -113,6 +113,17 @@ TEST(OpenAiRequest, TakesMessagesWithTextOrParts) {
   EXPECT_EQ(request.common.logprobs().top(), 2u);
 }
 
+TEST(OpenAiRequest, TakesATurnOfTheAssistantWithoutText) {
+  const auto talk = [](const std::string& turn) {
+    return ParseOpenAiRequest(Endpoint::kChat,
+                              R"({"messages": [{"role": "user", "content": "hi"}, )" + turn + "]}");
+  };
+  for (const char* turn : {R"({"role": "assistant", "content": null})", R"({"role": "assistant"})"}) {
+    EXPECT_EQ(talk(turn)->prompts[0].chat().messages(1).content(), "") << turn;
+  }
+  EXPECT_EQ(ErrorOf(talk(R"({"role": "user", "content": null})"))["param"], "messages");
+}
+
 TEST(OpenAiRequest, TakesWhatTheTemplateReads) {
   const OpenAiRequest request =
       Chat(R"("chat_template_kwargs": {"enable_thinking": false}, "continue_final_message": true)").value();
@@ -126,6 +137,21 @@ TEST(OpenAiRequest, TakesWhatTheTemplateReads) {
   }
   EXPECT_EQ(ErrorOf(Chat(R"("chat_template_kwargs": [1])"), Endpoint::kChat)["param"],
             "chat_template_kwargs");
+}
+
+TEST(OpenAiRequest, TakesAPredictionInEachForm) {
+  const auto prediction = [](const std::string& content) {
+    return Chat(R"("prediction": {"type": "content", "content": )" + content + "}");
+  };
+  EXPECT_EQ(prediction(R"("a text")")->common.prediction(), "a text");
+  EXPECT_EQ(
+      prediction(R"([{"type": "text", "text": "a "}, {"type": "text", "text": "b"}])")->common.prediction(),
+      "a b");
+  EXPECT_EQ(Chat(R"("prediction": null)")->common.prediction(), "");
+  for (const char* wrong : {R"("a text")", R"({"type": "other", "content": "a"})", R"({"type": "content"})",
+                            R"({"type": "content", "content": [{"type": "image_url"}]})"}) {
+    EXPECT_EQ(ErrorOf(Chat(std::string(R"("prediction": )") + wrong))["param"], "prediction") << wrong;
+  }
 }
 
 TEST(OpenAiRequest, NullIsAbsentAndUnknownFieldsAreIgnored) {

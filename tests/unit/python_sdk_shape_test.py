@@ -46,7 +46,7 @@ EVERY = {
     "bad_ids": [3], "min_tokens": 2, "seed": 2**64 - 1, "sample_index": 4, "stop": ["a", "b"], "stop_token_ids": [6],
     "ignore_eos": True, "drafter": "ngram", "draft_tokens": 0, "rule": "block", "schedule": "run_ahead", "tree": "2x2",
     "sibling_order": "random", "draft_top_n": 8,
-    "draft_temperature": 0.5, "lenience": 0.5, "beam_width": 4,
+    "prediction": "a text", "draft_temperature": 0.5, "lenience": 0.5, "beam_width": 4,
     "beam_draft_width": 8, "length_penalty": 0.5, "beam_stop": "never", "logprobs": 0, "logprobs_before_controls": True, "prompt_logprobs": 0,
     "echo": True, "trace": True, "resume_from": [8, 9],
 }

@@ -3,9 +3,11 @@
 namespace outrider {
 namespace {
 
-// Committed tokens that a round reads at most, which takes a millisecond or two of a thread that serves all.
-// Until a longer prompt is read there are no proposals.
+// Tokens that a round reads at most, which takes a millisecond or two of a thread that serves all. Until a
+// longer prompt is read there are no proposals.
 constexpr size_t kMostRead = 2048;
+// Stands between texts that do not follow each other.
+constexpr TokenId kSeparator = -1;
 
 // Keeps the nodes that have fewer than `depth` others before them. Which these are does not depend on the
 // tokens, so q stays what they were drawn from.
@@ -89,18 +91,41 @@ std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min
   return std::nullopt;
 }
 
+size_t CopyDrafter::TextSize() const {
+  const size_t prediction = generation_->request().prediction.size();
+  return generation_->size() + (prediction == 0 ? 0 : prediction + 2);
+}
+
+TokenId CopyDrafter::TextAt(size_t index) const {
+  const std::vector<TokenId>& prediction = generation_->request().prediction;
+  const size_t prompt = generation_->request().prompt.size();
+  if (prediction.empty() || index < prompt) return generation_->tokens()[index];
+  index -= prompt;
+  if (index == 0 || index == prediction.size() + 1) return kSeparator;
+  return index <= prediction.size() ? prediction[index - 1]
+                                    : generation_->tokens()[prompt + index - prediction.size() - 2];
+}
+
 Proposal CopyDrafter::Draft(int k) {
-  const std::vector<TokenId>& committed = generation_->tokens();
-  const size_t readable = std::min(committed.size(), text_.size() + kMostRead);
-  while (text_.size() < readable) text_.Append(committed[text_.size()]);
+  predicted_ = 0;
+  const std::vector<TokenId>& text = known_.text();
+  const size_t size = TextSize(), readable = std::min(size, text.size() + kMostRead);
+  while (text.size() < readable) known_.Append(TextAt(text.size()));
+  if (text.size() < size) return {};
+
+  const size_t prediction = generation_->request().prompt.size() + 1;
+  const size_t prediction_end = prediction + generation_->request().prediction.size();
+  const bool begins = generation_->emitted() == 0 && prediction_end > prediction;
+  const auto [length, end] =
+      begins ? SuffixAutomaton::Repeat{static_cast<size_t>(k), prediction} : known_.repeat();
+  const size_t most = std::min(length, static_cast<size_t>(std::max(k, 0)));
   std::vector<TokenId> copy;
-  if (text_.size() == committed.size()) {
-    const auto [length, end] = text_.repeat();
-    const size_t most = std::min(length, static_cast<size_t>(std::max(k, 0)));
-    for (size_t i = end; copy.size() < most; ++i) {
-      copy.push_back(i < committed.size() ? committed[i] : copy[i - committed.size()]);
-    }
+  for (size_t i = end; copy.size() < most; ++i) {
+    const TokenId token = i < size ? text[i] : copy[i - size];
+    if (token == kSeparator) break;
+    copy.push_back(token);
   }
+  if (end >= prediction && end < prediction_end) predicted_ = std::min(copy.size(), prediction_end - end);
   return PointMasses(copy, generation_->request().params.rule());
 }
 

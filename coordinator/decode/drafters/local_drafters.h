@@ -97,7 +97,8 @@ class NgramTable {
 };
 
 // Drafts what followed the most recent earlier occurrence of the sequence's last tokens, as many as there
-// are, and no more tokens than these: the longer a text has been copied, the likelier that it goes on.
+// are, and no more tokens than these: the longer a text has been copied, the likelier that it goes on. A
+// request's prediction stands between prompt and answer, which is drafted to begin as the prediction does.
 class CopyDrafter final : public LocalDrafter {
  public:
   using LocalDrafter::LocalDrafter;
@@ -105,9 +106,15 @@ class CopyDrafter final : public LocalDrafter {
   // Where the copied text runs into its own copy, it goes on with that.
   Proposal Draft(int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_COPY; }
+  size_t predicted() const override { return predicted_; }
 
  private:
-  SuffixAutomaton text_;  // committed tokens
+  // The tokens that can be copied: how many there are, and the one at an index.
+  size_t TextSize() const;
+  TokenId TextAt(size_t index) const;
+
+  SuffixAutomaton known_;
+  size_t predicted_ = 0;
 };
 
 struct NgramOptions {
@@ -197,6 +204,7 @@ class AutoDrafter final : public Drafter {
     second_->OnProposal(n, std::move(proposal));
   }
   AheadReport ahead() const override { return last_ == nullptr ? AheadReport() : last_->ahead(); }
+  size_t predicted() const override { return last_ == nullptr ? 0 : last_->predicted(); }
   v1::DrafterKind kind() const override { return last_ == nullptr ? v1::DRAFTER_KIND_AUTO : last_->kind(); }
   DraftStatus status() const override { return last_ == nullptr ? DraftStatus::kUsable : last_->status(); }
   void Stop() override {

@@ -12,6 +12,13 @@ std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodePa
                                         std::move(fork));
 }
 
+// What `auto` asks first, or alone. `only_long`: n-grams of the longest context alone.
+std::unique_ptr<Drafter> MakeFirst(Generation* generation, NgramOptions options, bool only_long) {
+  if (!generation->request().prediction.empty()) return std::make_unique<CopyDrafter>(generation);
+  if (only_long) options.min_context = options.max_context;
+  return std::make_unique<NgramDrafter>(generation, options);
+}
+
 std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
   std::unique_ptr<Drafter> second;
   if (generation->request().params.proposer() == v1::PROPOSER_EAGLE) {
@@ -19,11 +26,9 @@ std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodePar
   } else if (parts.drafts != nullptr) {
     second = MakeModelDrafter(generation, parts, std::move(fork));
   } else {
-    return std::make_unique<NgramDrafter>(generation, parts.ngram);
+    return MakeFirst(generation, parts.ngram, /*only_long=*/false);
   }
-  NgramOptions only_long = parts.ngram;
-  only_long.min_context = only_long.max_context;
-  return std::make_unique<AutoDrafter>(generation, std::make_unique<NgramDrafter>(generation, only_long),
+  return std::make_unique<AutoDrafter>(generation, MakeFirst(generation, parts.ngram, /*only_long=*/true),
                                        std::move(second));
 }
 

@@ -11,9 +11,10 @@ constexpr int kMostTold = 32;
 
 void SuffixAutomaton::Append(TokenId token) {
   const int whole = static_cast<int>(states_.size());
-  ++size_;
+  text_.push_back(token);
+  const auto size = static_cast<uint32_t>(text_.size());
   State& made = states_.emplace_back();
-  made.length = made.end = static_cast<uint32_t>(size_);
+  made.length = made.end = size;
   int state = last_;
   while (state >= 0 && states_[state].next.try_emplace(token, whole).second) state = states_[state].link;
   int link = 0;
@@ -32,7 +33,7 @@ void SuffixAutomaton::Append(TokenId token) {
   last_ = whole;
   repeat_ = {states_[link].length, states_[link].end};
   for (int told = 0; link > 0 && told < kMostTold; ++told, link = states_[link].link) {
-    states_[link].end = static_cast<uint32_t>(size_);
+    states_[link].end = size;
   }
 }
 

@@ -23,7 +23,7 @@ class SuffixAutomaton {
   };
 
   void Append(TokenId token);
-  size_t size() const { return size_; }
+  const std::vector<TokenId>& text() const { return text_; }
   const Repeat& repeat() const { return repeat_; }
 
  private:
@@ -40,7 +40,7 @@ class SuffixAutomaton {
 
   std::vector<State> states_ = std::vector<State>(1);
   int last_ = 0;  // the state of the whole text
-  size_t size_ = 0;
+  std::vector<TokenId> text_;
   Repeat repeat_;
 };
 

@@ -90,6 +90,8 @@ class Speculation:
         offered_per_rank: Nodes of trees that follow a kept one, by their place among their siblings.
         accepted_per_rank: Of those, kept ones.
         accepted_after_end: Drafted tokens that the target kept behind the one that ends the text; in no other count.
+        prediction_tokens: Tokens of the request's prediction.
+        accepted_prediction_tokens: Of `accepted`, those that were drafted from it.
     """
 
     drafted: int
@@ -114,6 +116,8 @@ class Speculation:
     offered_per_rank: tuple[int, ...]
     accepted_per_rank: tuple[int, ...]
     accepted_after_end: int
+    prediction_tokens: int
+    accepted_prediction_tokens: int
 
 
 @dataclass(frozen=True)

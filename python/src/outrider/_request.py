@@ -102,6 +102,7 @@ class Options(TypedDict, total=False):
         chat_template_kwargs: Further variables of the chat template, such as enable_thinking; for a conversation.
         continue_final_message: Go on with the last message of a conversation instead of answering it.
         echo: Send the prompt back.
+        prediction: Text that much of the answer is likely to repeat; speed only.
         trace: Report what happened in each round.
         resume_from: Token ids emitted by an earlier call of the same request, to be continued.
     """
@@ -142,6 +143,7 @@ class Options(TypedDict, total=False):
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool | None
     echo: bool | None
+    prediction: str | None
     trace: bool | None
     resume_from: Sequence[int] | None
 
@@ -195,6 +197,7 @@ _FIELDS = {
     "seed": ("", "seed"),
     "sample_index": ("", "sample_index"),
     "echo": ("", "echo"),
+    "prediction": ("", "prediction"),
     "trace": ("", "trace"),
     "resume_from": ("", "resume_from"),
 }

@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 import traceback
+import urllib.error
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ import httpx2
 import openai
 from outrider.v1 import inference_pb2_grpc
 
-from harness import LENGTH, PATIENCE, Answer, Cluster, Refusal, inference_pb2, request
+from harness import LENGTH, PATIENCE, Answer, Cluster, Refusal, eventually, inference_pb2, request
 from http_clients import MODEL, connect
 from proxies import OPTIONS
 from soak_calls import Call, check, draw_calls, draw_searches
@@ -67,7 +68,18 @@ class Load:
             self._stop.set()
             for thread in threads:
                 thread.join()
+            for worker in self._workers:
+                worker.mute.clear()
+        eventually(self._has_room_for_metrics, "the mute connections are gone")
         self.check()
+
+    def _has_room_for_metrics(self) -> bool:
+        try:
+            self.cluster.coordinator.metrics()
+        except urllib.error.HTTPError as error:
+            assert error.code == 503, error
+            return False
+        return True
 
     def check(self) -> None:
         assert not self.errors, self.errors[0]

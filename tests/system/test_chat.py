@@ -72,7 +72,8 @@ class Terminal:
         prompts = len(re.findall(AT_PROMPT, self.text()))
         self.press(line + "\n")
         self.wait_for(AT_PROMPT, prompts + 1)
-        return self.text().rsplit(PROMPT, 2)[1].partition("\n")[2].rstrip("\n")
+        # What is typed before the editor has the terminal is shown twice, as in a shell.
+        return self.text().rsplit(PROMPT, 2)[1].rpartition(line + "\n")[2].rstrip("\n")
 
 
 @pytest.fixture

@@ -61,12 +61,14 @@ struct alignas(64) PanelSums {
   Vec rows[kMostRows][kPanelVecs];
 };
 
-// The operands of `rows` rows and 32 k; of k that are not there, zeros from `padding`.
+// Of two halves of rows, beginning at some k.
 struct Operands {
   const uint16_t* x;
   int64_t stride;  // bytes
   int upper_rows;
   int lower_rows;
+
+  int rows() const { return upper_rows + lower_rows; }
 };
 
 void AddTiles(const Operands& operands, const void* weights, int64_t half_bytes, int64_t pair_bytes) {
@@ -127,17 +129,21 @@ struct alignas(64) PaddedOperands {
 
   PaddedOperands(const Operands& operands, int k) {
     const char* from = reinterpret_cast<const char*>(operands.x);
-    for (int r = 0; r < operands.upper_rows + operands.lower_rows; ++r, from += operands.stride) {
+    for (int r = 0; r < operands.rows(); ++r, from += operands.stride) {
       __builtin_memcpy(x[r], from, static_cast<size_t>(k) * sizeof(uint16_t));
     }
   }
 };
 
-// The sums of a panel over all k, whose weights begin at w, without a scale.
+// The sums of a panel over all k.
 template <Storage kStorage>
-void MultiplyPanel(const LinearArgs& args, const char* w, Operands operands, PanelSums& sums) {
+void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, PanelSums& sums) {
   constexpr int64_t kPairBytes = kPanel * (kStorage == Storage::kBFloat16 ? 4 : 2);
   constexpr int64_t kStepBytes = kTileK / 2 * kPairBytes;
+  constexpr int64_t kHeadBytes = kStorage == Storage::kInt8 ? kScaleBytes : 0;
+  const char* const head =
+      static_cast<const char*>(args.weights) + panel * (kHeadBytes + args.k / 2 * kPairBytes);
+  const char* w = head + kHeadBytes;
   WideWeights wide[2];
   ZeroTiles();
   int k = 0;
@@ -158,23 +164,32 @@ void MultiplyPanel(const LinearArgs& args, const char* w, Operands operands, Pan
              sizeof(wide[0].pairs[0]), kTileBytes);
   }
   StoreTiles(operands, sums);
+  if constexpr (kStorage == Storage::kInt8) {
+    for (int r = 0; r < operands.rows(); ++r) {
+      for (int c = 0; c < kPanelVecs; ++c) {
+        sums.rows[r][c] *= Load(reinterpret_cast<const float*>(head) + c * kLanes);
+      }
+    }
+  }
 }
 
-// The same for weights in blocks, scaled.
+// The same for weights in blocks. `block_sums` are those of the first row.
 template <Storage kStorage>
-void MultiplyBlocks(const LinearArgs& args, const char* w, Operands operands, const float* block_sums,
+void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const float* block_sums,
                     PanelSums& sums) {
   const bool is_wide = args.storage == Storage::kWideBlocks4 || args.storage == Storage::kWideBlocks8;
   const int scale_bytes = kPanel * (is_wide ? 4 : 2);
   const int64_t blocks = args.k / kTileK;
   const int64_t step_bytes = 2 * scale_bytes + kPanel * kTileK / (kStorage == Storage::kBlocks4 ? 2 : 1);
-  const int rows = operands.upper_rows + operands.lower_rows;
+  const int rows = operands.rows();
+  const char* w = static_cast<const char*>(args.weights) + panel * blocks * step_bytes;
   WideWeights wide[2];
   PanelSums chains[2];
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanelVecs; ++c) sums.rows[r][c] = Vec{};
   }
-  // A store takes a while to reach the cache, from where tiles are loaded: each stage is a block behind the one before.
+  // A store takes a while to reach the cache, from where tiles are loaded: each stage is a block behind the
+  // one before.
   Widen<kStorage>(w + 2 * scale_bytes, kTileK / 2, wide[0]);
   for (int64_t block = 0; block <= blocks; ++block, w += step_bytes, operands.x += kTileK) {
     Prefetch(w, step_bytes);
@@ -204,31 +219,15 @@ void MultiplyBlocks(const LinearArgs& args, const char* w, Operands operands, co
   }
 }
 
-// The sums of panel `panel` for rows from `row` on.
+// The sums of a panel for the rows from `row` on.
 template <Storage kStorage>
 void SumPanel(const LinearArgs& args, int panel, int row, int upper_rows, int lower_rows, PanelSums& sums) {
   const auto* const x = static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(row) * args.k;
   const Operands operands = {x, int64_t{2} * args.k, upper_rows, lower_rows};
-  const auto* const weights = static_cast<const char*>(args.weights);
   if constexpr (kInBlocks<kStorage>) {
-    const bool is_wide = args.storage == Storage::kWideBlocks4 || args.storage == Storage::kWideBlocks8;
-    const int64_t blocks = args.k / kTileK;
-    const int64_t block_bytes =
-        kPanel * (kTileK / (kStorage == Storage::kBlocks4 ? 2 : 1) + (is_wide ? 8 : 4));
-    MultiplyBlocks<kStorage>(args, weights + panel * blocks * block_bytes, operands, args.sums + row * blocks,
-                             sums);
+    MultiplyBlocks<kStorage>(args, panel, operands, args.sums + int64_t{row} * (args.k / kTileK), sums);
   } else {
-    constexpr int64_t kHeadBytes = kStorage == Storage::kInt8 ? kScaleBytes : 0;
-    constexpr int64_t kColumnBytes = kPanel * (kStorage == Storage::kBFloat16 ? 2 : 1);
-    const char* const head = weights + panel * (kHeadBytes + args.k * kColumnBytes);
-    MultiplyPanel<kStorage>(args, head + kHeadBytes, operands, sums);
-    if constexpr (kStorage == Storage::kInt8) {
-      for (int r = 0; r < upper_rows + lower_rows; ++r) {
-        for (int c = 0; c < kPanelVecs; ++c) {
-          sums.rows[r][c] *= Load(reinterpret_cast<const float*>(head) + c * kLanes);
-        }
-      }
-    }
+    MultiplyPanel<kStorage>(args, panel, operands, sums);
   }
 }
 

@@ -124,8 +124,8 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   if (generation.emitted() == 0) generation.OnPromptCached(answer->prefix_hit);
   const absl::StatusOr<int> sent = co_await SendPromptLogprobs(answer->prompt_logprobs);
   if (!sent.ok()) co_return sent.status();
-  v1::GenerateResponse chunk = generation.Commit(proposal, answer->verdict);
-  if (!proposal.empty()) generation.CountPredicted(drafter->predicted());
+  const size_t predicted = proposal.empty() ? 0 : drafter->predicted();
+  v1::GenerateResponse chunk = generation.Commit(proposal, answer->verdict, predicted);
   generation.AddLogprobs(answer->logprobs, &chunk);
   generation.AddPromptLogprobs(answer->prompt_logprobs, *sent, kPromptPiece, &chunk);
   times.round = times.draft + times.verify + (Clock::now() - verified);

@@ -71,7 +71,7 @@ bool Generation::Append(TokenId token, std::string* text) {
   return ended_.has_value();
 }
 
-v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict) {
+v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict, size_t predicted) {
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
   bool over = Room() == 0;  // only the prompt was asked about
@@ -82,6 +82,7 @@ v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict&
   const auto standing = static_cast<size_t>(chunk.tokens_size());
   if (!over) over = Emit(verdict.token, ToProto(verdict.kind), &chunk);
   CountRound(proposal, verdict, standing);
+  stats_.set_accepted_prediction_tokens(stats_.accepted_prediction_tokens() + std::min(predicted, standing));
   End(over, &chunk);
   return chunk;
 }

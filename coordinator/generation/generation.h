@@ -77,7 +77,8 @@ class Generation {
 
   // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
   // ends the generation. Returns the chunk to send, with `finish` if it is over.
-  v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict);
+  // The first `predicted` tokens of the proposal were drafted from the request's prediction.
+  v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict, size_t predicted = 0);
 
   // For a search: appends tokens that may not be committed after all. Makes no text, checks for no end.
   void Extend(std::span<const TokenId> tokens) {
@@ -92,12 +93,6 @@ class Generation {
   void CountAhead(bool hit) {
     stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
     stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
-  }
-
-  // Of the last round's proposal, the first `tokens` were drafted from the prediction. Call after Commit.
-  void CountPredicted(size_t tokens) {
-    const size_t accepted = std::min(tokens, static_cast<size_t>(tally_.accepted));
-    stats_.set_accepted_prediction_tokens(stats_.accepted_prediction_tokens() + accepted);
   }
 
   // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.

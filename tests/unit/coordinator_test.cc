@@ -47,7 +47,7 @@ std::vector<TokenId> Encode(const std::string& text) { return TestTokenizer().En
 
 // A round that accepts `accepted` tokens of `draft`, followed by `token`.
 v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& draft, int accepted,
-                           TokenId token) {
+                           TokenId token, size_t predicted = 0) {
   Proposal proposal;
   for (TokenId id : draft) AppendToChain(id, {}, proposal);
   Verdict verdict;
@@ -57,7 +57,7 @@ v1::GenerateResponse Round(Generation& generation, const std::vector<TokenId>& d
     verdict.kind =
         accepted == static_cast<int>(draft.size()) ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
   }
-  return generation.Commit(proposal, verdict);
+  return generation.Commit(proposal, verdict, predicted);
 }
 
 Generation Start(const v1::GenerateRequest& proto) {
@@ -162,6 +162,20 @@ TEST(Generation, CommitsTheAcceptedTokensAndThenTheVerdictsOwn) {
   EXPECT_EQ(chunk.tokens(2).kind(), v1::TOKEN_KIND_CORRECTED);
   EXPECT_EQ(chunk.text(), TestTokenizer().Decode(std::vector<TokenId>{words[0], words[1], words[3]}, true));
   EXPECT_FALSE(generation.finished());
+}
+
+TEST(Generation, CountsWhatStandsOfThePredictionUpToTheEnd) {
+  v1::GenerateRequest request = Text("The little boy");
+  request.set_prediction(" sings in the green");
+  Generation generation = Start(request);
+  const std::vector<TokenId> words = Encode(" sings in");
+  Round(generation, {words[0], words[1], words[0]}, 2, words[0], /*predicted=*/3);
+  Round(generation, {words[0], words[1]}, 2, words[0], /*predicted=*/1);
+  const v1::GenerateResponse last =
+      Round(generation, {words[0], words[1], 0, words[0]}, 4, words[0], /*predicted=*/4);
+  ASSERT_TRUE(last.has_finish());
+  EXPECT_EQ(last.finish().speculation().accepted_prediction_tokens(), 2u + 1u + 3u);
+  EXPECT_EQ(last.finish().speculation().prediction_tokens(), Encode(" sings in the green").size());
 }
 
 TEST(Generation, AnEndOfTextInTheMiddleOfARoundDiscardsTheRest) {

@@ -7,6 +7,13 @@ from pathlib import Path
 from gguf import GGUFReader, GGUFWriter
 
 
+def write(writer: GGUFWriter) -> None:
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("layers", type=Path)
@@ -23,10 +30,7 @@ def main() -> None:
     kept = [tensor for tensor in target.tensors if not tensor.name.startswith("blk.") and tensor.name not in replaced]
     for tensor in [*kept, *layers.tensors]:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write(writer)
 
 
 if __name__ == "__main__":

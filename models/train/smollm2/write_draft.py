@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 
 import torch
+from compose import write
 from gguf import GGMLQuantizationType, GGUFWriter, quants
 
 # A layer's tensors by llama.cpp's names and Hugging Face's.
@@ -41,10 +42,7 @@ def main() -> None:
             else:
                 writer.add_tensor(f"blk.{layer}.{name}.weight", quants.quantize(weight.numpy(), packed), raw_dtype=packed)
     writer.add_tensor("output_norm.weight", tensors["body.norm.weight"].float().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    write(writer)
 
 
 if __name__ == "__main__":

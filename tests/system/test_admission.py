@@ -1,5 +1,9 @@
 """More requests than may run wait their turn; clients take turns, and who waits can leave."""
 
+import http.client
+import json
+from pathlib import Path
+
 import grpc
 import pytest
 
@@ -40,6 +44,29 @@ def test_a_full_queue_of_one_client_is_not_anothers(prompts: list[str]) -> None:
         first.cancel()
         assert {answer_of(one)[0] for one in [*waiting, other]} == {200}
         c.wait_idle()
+
+
+def test_a_full_queue_of_one_token_is_not_anothers(prompts: list[str], tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("alice-secret\nbob-secret\n")
+    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "3", "--http-tls-terminated",
+                                          "--http-token-file", str(keys)]) as c:
+        def ask(token: str) -> http.client.HTTPConnection:
+            connection = http.client.HTTPConnection(c.coordinator.http_address, timeout=PATIENCE)
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": prompts[1], "max_tokens": 3}),
+                               {"Authorization": f"Bearer {token}"})
+            return connection
+
+        first = c.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
+        next(first)
+        waiting = [ask("alice-secret") for _ in range(3)]
+        c.coordinator.wait_value(WAITING, 3)
+        status, body = answer_of(ask("alice-secret"))
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        other = ask("bob-secret")
+        c.coordinator.wait_value(WAITING, 4)
+        first.cancel()
+        assert {answer_of(one)[0] for one in [*waiting, other]} == {200}
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,10 @@
 """Clients, peers and surroundings that take what there is, or ask for what ends before it has begun."""
 
 import contextlib
+import http.client
 import json
 import os
+import re
 import socket
 import ssl
 import subprocess
@@ -13,10 +15,12 @@ from pathlib import Path
 
 import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from outrider import Client, OutriderError
 
 from certificates import Authority, tls_flags
 from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Process, Server, Stream, cluster, eventually, inference_pb2,
-                     inference_pb2_grpc, new_sequence, request, reserve_address, running, start_coordinator, start_target)
+                     inference_pb2_grpc, new_sequence, refusal, request, reserve_address, running, start_coordinator, start_target)
 from http_clients import post, status_of
 from proxies import Proxy
 
@@ -55,6 +59,13 @@ def test_searches_that_are_cancelled_leave_nothing_on_the_draft(pair: Cluster, p
     for milliseconds in range(2, 90, 4):
         with contextlib.suppress(grpc.RpcError):
             list(pair.stub.Generate(search, timeout=milliseconds / 1000))
+    pair.wait_idle()
+
+
+def test_searches_that_end_in_their_first_round_are_answered(pair: Cluster, prompts: list[str]) -> None:
+    for i in range(ROUNDS):
+        texts = pair.generate_samples(prompts[i], 4, max_tokens=1, beam=inference_pb2.BeamOptions(width=4))
+        assert all(len(text.tokens) == 1 for text in texts)
     pair.wait_idle()
 
 
@@ -149,6 +160,18 @@ def test_the_largest_answers_are_refused_and_others_are_served_meanwhile(pair: C
     pair.wait_idle()
 
 
+def test_a_megabyte_that_a_client_sent_is_neither_logged_nor_sent_back(pair: Cluster) -> None:
+    begun = len(pair.coordinator.lines)
+    refused = pair.refused(request("a", max_tokens=3, stop=["x" * 1_000_000]))
+    assert (refused.code, len(refused.message) < 4096) == ("INVALID_ARGUMENT", True)
+    talk = request("")
+    talk.chat.messages.add(role="user" * 100_000, content="a")
+    refused = pair.refused(talk)
+    assert (refused.code, len(refused.message) < 4096) == ("INVALID_ARGUMENT", True)
+    assert len(pair.generate("a", max_tokens=3, ignore_eos=True).tokens) == 3
+    assert max(len(line) for line in pair.coordinator.lines[begun:]) < 4096
+
+
 # --- connections ----------------------------------------------------------------------------------------------
 
 def connections(address: str, count: int) -> list[socket.socket]:
@@ -162,6 +185,22 @@ def test_metrics_are_answered_beside_connections_that_say_nothing(pair: Cluster)
         assert server.value("outrider_build_info") == 1
         for connection in mute:
             connection.close()
+
+
+def test_a_metrics_port_answers_as_the_other_listeners_do(pair: Cluster) -> None:
+    for server in (pair.coordinator, pair.target, pair.draft):
+        connection = http.client.HTTPConnection(server.metrics_address, timeout=PATIENCE)
+
+        def answer(method: str, path: str) -> tuple[int, int, str | None]:
+            connection.request(method, path)
+            response = connection.getresponse()
+            return response.status, len(response.read()), response.headers["Allow"]
+
+        assert answer("GET", "/metrics")[1] > answer("GET", "/elsewhere")[1] > 0
+        assert answer("HEAD", "/metrics")[:2] == (200, 0)
+        assert answer("GET", "/elsewhere")[0] == 404
+        assert answer("POST", "/metrics")[0] == 405 and "GET" in answer("POST", "/metrics")[2]
+        connection.close()
 
 
 def test_metrics_are_served_over_ipv6() -> None:
@@ -194,6 +233,25 @@ def test_a_port_that_ran_out_of_descriptors_takes_connections_again() -> None:
             connection.close()
         eventually(lambda: serves(target), "it takes connections again")
         assert target.health(health, service="live") == "SERVING"
+
+
+def test_a_process_whose_ports_take_no_connections_is_not_live() -> None:
+    def is_live(health: health_pb2_grpc.HealthStub) -> bool:
+        asked = health_pb2.HealthCheckRequest(service="live")
+        return health.Check(asked, timeout=PATIENCE).status == health_pb2.HealthCheckResponse.SERVING
+
+    with cluster() as c, contextlib.ExitStack() as channels:
+        servers = (c.coordinator, c.target, c.draft)
+        probes = [health_pb2_grpc.HealthStub(channels.enter_context(server.connect())) for server in servers]
+        assert all(is_live(probe) for probe in probes)
+        for server in servers:  # no descriptor more than it has
+            subprocess.run(["prlimit", "--nofile=10:", "--pid", str(server.popen.pid)], check=True)
+        for probe in probes:
+            eventually(lambda probe=probe: not is_live(probe), "it is not live")
+        for server in servers:
+            subprocess.run(["prlimit", "--nofile=1000:", "--pid", str(server.popen.pid)], check=True)
+        for probe in probes:
+            eventually(lambda probe=probe: is_live(probe), "it is live again")
 
 
 def test_a_port_has_a_quarter_of_the_descriptors_and_turns_others_away() -> None:
@@ -287,6 +345,12 @@ def test_places_of_clients_that_do_not_read_are_free_within_a_minute(prompts: li
 
 # --- flags and items ------------------------------------------------------------------------------------------
 
+@pytest.mark.parametrize("program", ["outrider-target", "outrider-draft"])
+def test_an_empty_flag_of_a_model_takes_nothing_from_the_next(program: str) -> None:
+    line = refusal(program, "--model", str(TARGET_MODEL), "--tls-cert=", "--tls-key=", "--health-listen=", "--listen=0.0.0.0:0")
+    assert "--listen: 0.0.0.0:0" in line
+
+
 @pytest.mark.parametrize("empty", ["--draft=", "--health-listen="])
 def test_an_empty_flag_takes_nothing_from_the_next(empty: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
@@ -322,3 +386,38 @@ def test_a_proxy_for_other_programs_is_not_used(monkeypatch: pytest.MonkeyPatch)
         servers.append(coordinator := start_coordinator(servers[0].address, ""))
         monkeypatch.undo()
         eventually(lambda: status_of(f"http://{coordinator.http_address}/health") == 200, "it has reached the target")
+
+
+def test_a_proxy_for_other_programs_is_not_used_by_clients(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    asked = subprocess.run([BIN / "outrider", "generate", "--address", pair.coordinator.address, "--max-tokens", "3", "Once"],
+                           capture_output=True, text=True, timeout=PATIENCE)
+    assert asked.returncode == 0, asked.stderr
+    with Client(pair.coordinator.address, timeout=PATIENCE) as client:
+        assert len(client.generate("Once", max_tokens=3, ignore_eos=True).tokens) == 3
+
+
+def test_a_proxy_for_grpc_is_used(pair: Cluster) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        proxy.settimeout(PATIENCE)
+        with subprocess.Popen([BIN / "outrider", "describe", "--address", pair.coordinator.address], stderr=subprocess.DEVNULL,
+                              env=os.environ | {"grpc_proxy": f"http://127.0.0.1:{proxy.getsockname()[1]}"}) as asking:
+            connection, _ = proxy.accept()
+            with connection:
+                assert connection.recv(1000).startswith(f"CONNECT {pair.coordinator.address} ".encode())
+            asking.kill()
+
+
+# --- a port that is another one's ----------------------------------------------------------------------------
+
+@pytest.mark.parametrize("port", ["target", "HTTP", "metrics"])
+def test_clients_say_what_is_wrong_with_a_port_that_is_not_a_coordinators(pair: Cluster, port: str) -> None:
+    c = pair.coordinator
+    address = {"target": pair.target.address, "HTTP": c.http_address, "metrics": c.metrics_address}[port]
+    asked = subprocess.run([BIN / "outrider", "generate", "--address", address, "Once"], capture_output=True, text=True, timeout=PATIENCE)
+    assert asked.returncode == 1 and asked.stdout == ""
+    assert re.fullmatch(rf"error: .*(another service|{address}).*\n", asked.stderr), asked.stderr
+    with Client(address, timeout=5) as client, pytest.raises(OutriderError) as error:
+        client.generate("Once")
+    assert len(str(error.value)) > 20

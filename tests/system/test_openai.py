@@ -192,6 +192,19 @@ def test_usage_tells_of_the_speculation(pair: Cluster, client: openai.OpenAI, pr
     assert theirs["acceptance_rate"] == ours.acceptance_rate and theirs["rounds"] == ours.rounds
 
 
+def test_usage_tells_apart_what_was_accepted_after_the_end(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"model": MODEL, "prompt": prompts[3], "temperature": 0, "max_tokens": 80}
+    whole = pair.generate(prompts[3], k=8, temperature=0, max_tokens=80, ignore_eos=True).tokens
+    seen = []
+    for end in dict.fromkeys(whole[10:40]):
+        ended = client.completions.create(**options, extra_body={"draft_tokens": 8, "ignore_eos": True, "stop_token_ids": [end]})
+        said = ended.usage.model_extra["speculation"]
+        assert ended.usage.completion_tokens == whole.index(end) + 1
+        assert said["accepted"] <= ended.usage.completion_tokens
+        seen.append(said["accepted_after_end"])
+    assert max(seen) > 0
+
+
 # --- streams --------------------------------------------------------------------------------------------------
 
 
@@ -333,3 +346,31 @@ def test_a_message_is_text_whatever_it_looks_like(chatty: Cluster) -> None:
     with pytest.raises(openai.BadRequestError, match="developer"):
         tokens(role="narrator")
     assert tokens(content=[{"type": "text", "text": "one"}]) == tokens()
+
+
+def test_a_turn_of_an_assistant_may_say_nothing(chatty: Cluster) -> None:
+    def tokens(content: Any) -> int:
+        talk = [*TALK[:2], {"role": "assistant", "content": content}, {"role": "user", "content": "Go on"}]
+        return connect(chatty).chat.completions.create(model=MODEL, messages=talk, max_tokens=1).usage.prompt_tokens
+
+    assert tokens(None) <= tokens("") < tokens("What?")
+
+
+def test_control_tokens_in_a_completion_are_control_tokens(pair: Cluster, client: openai.OpenAI) -> None:
+    special = json.loads((TARGET_MODEL / "tokenizer_config.json").read_text())["eos_token"]
+    id, = pair.stub.Describe(inference_pb2.DescribeRequest()).target.eos_ids
+    asked = {"model": MODEL, "max_tokens": 0, "echo": True, "logprobs": 1}
+    written, given = (client.completions.create(prompt=prompt, **asked) for prompt in (f"a{special}b", special))
+    assert written.choices[0].logprobs.tokens.count(special) == 1
+    assert given.usage.prompt_tokens == client.completions.create(prompt=[[id]], **asked).usage.prompt_tokens + 1
+
+
+@pytest.mark.parametrize("flags, greedy", [([], True), (["--generation-config", "auto"], True), (["--generation-config", "none"], False)])
+def test_how_a_model_is_sampled_from_is_in_its_folder(flags: list[str], greedy: bool, tmp_path: Path, prompts: list[str]) -> None:
+    shutil.copy(TARGET_MODEL / "tokenizer.json", tmp_path)
+    shutil.copy(TARGET_MODEL / "tokenizer_config.json", tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": True, "top_k": 1}))
+    with cluster(draft=None, coordinator=["--tokenizer", str(tmp_path), *flags]) as c:
+        texts = {connect(c).completions.create(model=MODEL, prompt=prompts[0], seed=seed, max_tokens=12).choices[0].text
+                 for seed in range(4)}
+        assert (len(texts) == 1) == greedy

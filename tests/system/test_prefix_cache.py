@@ -1,6 +1,8 @@
 """The prefix cache and the policy's choice of K: neither changes the output."""
 
-from harness import Cluster, cluster, request
+from pathlib import Path
+
+from harness import (PATIENCE, TARGET_MODEL, Cluster, cluster, inference_pb2_grpc, refusal, request, running, start_coordinator)
 from http_clients import complete_from
 
 LONG = {"max_tokens": 24, "ignore_eos": True}
@@ -36,6 +38,34 @@ def test_a_client_does_not_find_what_another_sent_unless_they_share(prompts: lis
             assert own > 0
             complete_from("127.0.0.3", c, prompt)
             assert (c.target.value(hits) > own) == shared
+
+
+def test_coordinators_with_one_key_find_what_clients_sent_to_the_other(prompts: list[str], tmp_path: Path) -> None:
+    keys = [tmp_path / name for name in ("one", "two")]
+    for key in keys:
+        key.write_text(f"the key that is called {key.name}, and is long enough\n")
+    hits = "outrider_target_prefix_cache_hits_total"
+    with cluster(draft=None, coordinator=["--cache-key-file", str(keys[0])]) as c:
+        others = [start_coordinator(c.target.address, "", "--cache-key-file", str(key)) for key in keys]
+        with running(*others):
+            c.generate(system_prompt(prompts), max_tokens=1)
+            found = []
+            for other in others:
+                before = c.target.value(hits)
+                with other.connect() as channel:
+                    list(inference_pb2_grpc.InferenceStub(channel).Generate(request(system_prompt(prompts), max_tokens=1),
+                                                                            timeout=PATIENCE, wait_for_ready=True))
+                found.append(c.target.value(hits) > before)
+            assert found == [True, False]
+
+
+def test_a_key_that_can_be_guessed_is_refused(tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    for text, said in ((None, "cannot be read"), ("short", "5 bytes")):
+        if text is not None:
+            key.write_text(text)
+        line = refusal("outrider-coordinator", "--tokenizer", str(TARGET_MODEL), "--listen", "127.0.0.1:0", "--cache-key-file", str(key))
+        assert f"--cache-key-file: {key}: {said}" in line
 
 
 def test_hits_change_nothing_in_any_answer(prompts: list[str]) -> None:

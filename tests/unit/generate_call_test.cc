@@ -84,6 +84,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
       const auto stub = v1::Inference::NewStub(
           grpc::CreateCustomChannel(front_->address(), grpc::InsecureChannelCredentials(), small));
       grpc::ClientContext context;
+      if (patience_.tv_sec > 0) context.set_deadline(gpr_time_add(gpr_now(GPR_CLOCK_REALTIME), patience_));
       const auto stream = stub->Generate(&context, request);
       v1::GenerateResponse chunk;
       bool reads = true;
@@ -103,6 +104,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
   Admission parsing_{context_.get_executor(), {.max_samples = 1}};
   Clock::duration read_patience_ = kLong;
+  gpr_timespec patience_{};  // of the client; without seconds, none
   DraftChoice policy_;
   Clock::duration stream_interval_ = std::chrono::hours(1);
   std::optional<InferenceService> service_;
@@ -120,6 +122,15 @@ TEST_F(GenerateCallTest, AnExceptionEndsItsRequestAndFreesItsPlace) {
   EXPECT_EQ(status.code(), absl::StatusCode::kInternal);
   EXPECT_EQ(admission_.running(), 0u);
   EXPECT_TRUE(Generate("short").ok()) << "its place is free";
+}
+
+TEST_F(GenerateCallTest, ADeadlineBeyondTheRangeOfAClockIsNone) {
+  Serve();
+  constexpr int64_t kYear = int64_t{365} * 24 * 3600;
+  for (const int64_t years : {1, 99, 101, 293, 1000}) {
+    patience_ = gpr_time_from_seconds(years * kYear, GPR_TIMESPAN);
+    EXPECT_TRUE(Generate("a").ok()) << years;
+  }
 }
 
 TEST_F(GenerateCallTest, ALongRequestWaitsUntilItIsItsClientsTurnToBeParsed) {

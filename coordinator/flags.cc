@@ -98,8 +98,6 @@ void DefineFlags(CLI::App& app, Flags& flags) {
              CLI::Range(1, kMaxDraftTokens));
   add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context",
              CLI::Range(1, NgramTable::kMaxContext));
-  add_option("--ngram-history", flags.ngram.history, "last tokens of a sequence that it counts",
-             CLI::Range(1, 1 << 20));
   add_option("--max-requests", flags.admission.max_samples,
              "most requests in progress, each sample counted; more wait", CLI::Range(1, 1 << 20));
   add_option("--max-waiting-requests", flags.admission.max_waiting,

@@ -99,8 +99,8 @@ absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int
   auto started = OUTRIDER_TRY(LocalServices::Start(options));
   if (!started->has_draft() && flags.services.draft_model.empty() &&
       drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    std::fprintf(stderr, "note: no --draft-model for %s: drafting with n-grams\n",
-                 options.target_model.c_str());
+    std::fprintf(stderr, "note: no --draft-model for %s: drafting with %s\n", options.target_model.c_str(),
+                 started->drafter());
   }
   Client client = OUTRIDER_TRY(WaitUntilServing(*started, signals, stop_signal));
   return Connection(std::move(client), std::move(started));

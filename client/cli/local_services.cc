@@ -95,6 +95,7 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   for (const std::string& name : options.served_model_names) {
     flags[kCoordinator].insert(flags[kCoordinator].end(), {"--served-model-name", name});
   }
+  if (options.drafts_with_heads()) flags[kCoordinator].push_back("--drafter=auto");
   if (options.draft_budget_seconds > 0) {
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }

@@ -1,6 +1,7 @@
 // The three services as children of this process, on this machine, and the addresses that they listen on.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <filesystem>
@@ -19,7 +20,8 @@ enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;
 inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
-// Instead of a draft model: no draft service is started, and n-grams of the text are drafted.
+// Instead of a draft model: no draft service is started. N-grams of the text are drafted, and what the heads
+// propose.
 inline constexpr char kNoDraftModel[] = "none";
 
 struct LocalServicesOptions {
@@ -45,6 +47,11 @@ struct LocalServicesOptions {
   // Names of the model in OpenAI's API; empty: the target's folder or file.
   std::vector<std::string> served_model_names;
   double drain_seconds = 0;  // for requests in progress when Stop is called
+
+  bool drafts_with_heads() const {
+    return draft_model == kNoDraftModel &&
+           std::ranges::any_of(heads, [](const auto& h) { return !h.empty(); });
+  }
 };
 
 inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
@@ -71,6 +78,8 @@ class LocalServices {
   ~LocalServices();
 
   bool has_draft() const { return options_.draft_model != kNoDraftModel; }
+  // What drafts where nothing else does, in words.
+  const char* drafter() const { return options_.drafts_with_heads() ? "n-grams and heads" : "n-grams"; }
 
   // Notes which services have begun to serve, and starts the coordinator once its servers' addresses are
   // known: at once, unless their ports are to be picked. Call it until all have served.

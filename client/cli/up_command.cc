@@ -119,7 +119,7 @@ void SayHowToUse(const LocalServices& services) {
     Say(absl::StrFormat("%-12s %s%s", kServiceNames[service], services.address(service),
                         metrics.empty() ? "" : absl::StrCat("   http://", metrics, "/metrics")));
   }
-  if (!services.has_draft()) Say("drafter      n-grams (no --draft-model)");
+  if (!services.has_draft()) Say(absl::StrCat("drafter      ", services.drafter(), " (no --draft-model)"));
   const std::string address = ToCall(services.address(kCoordinator));
   Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
                    address, " \"It was a dark evening\"\noutrider describe --address ", address));

@@ -40,6 +40,11 @@ def test_a_component_fits_the_base_alone(component: str, tmp_path: Path) -> None
     assert [wrong for check in CHECKS for wrong in check(objects)] == []
 
 
+def test_the_models_of_the_gpu_overlays_are_named_in_one_file() -> None:
+    naming = {file.relative_to(KUBERNETES).as_posix() for file in KUBERNETES.rglob("*") if file.is_file() and "Instruct" in file.read_text()}
+    assert naming == {"components/gpu/kustomization.yaml"}
+
+
 def test_a_shared_target_may_have_the_other_components(tmp_path: Path) -> None:
     objects = components_alone(["gpu", "tls", "weights-fetch", "tensor-parallel"], tmp_path)
     assert [wrong for check in CHECKS for wrong in check(objects)] == []

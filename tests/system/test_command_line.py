@@ -287,6 +287,16 @@ def test_up_with_a_target_alone_drafts_with_ngrams_and_speaks_of_no_draft(flags:
         assert (described["defaults"]["drafter"], described["degraded"]) == ("ngram", False)
 
 
+def test_up_with_heads_and_no_draft_drafts_with_both() -> None:
+    with up("--heads", str(TARGET_MODEL.parent / "tiny-heads" / "eagle"), models=TARGET) as u:
+        assert u.lines[2] == "drafter      n-grams and heads (no --draft-model)"
+        described = json.loads(outrider("describe", "--address", u.address("coordinator"), "--json").stdout)
+        assert described["defaults"]["drafter"] == "auto"
+        text = "It was a dark evening in November, and"  # which has no n-gram twice
+        answer = outrider("generate", "--address", u.address("coordinator"), "--max-tokens", "4", "--temperature", "0", "--json", text)
+        assert json.loads(answer.stdout)["speculation"]["drafted"] > 0
+
+
 def test_generate_with_a_target_alone_drafts_with_ngrams_and_says_so() -> None:
     plain = local("--drafter", "none", models=PAIR)
     alone = local()

@@ -1,6 +1,9 @@
 // The drafters of the coordinator: what they propose from what, and which of them learn the verdict.
 #include <gmock/gmock.h>
 
+#include <cmath>
+#include <map>
+#include <optional>
 #include <random>
 
 #include "common/net/asio.h"
@@ -19,9 +22,12 @@ using ::testing::SizeIs;
 using Form = Distribution::Form;
 using Tokens = std::vector<TokenId>;
 
-Generation Sequence(Tokens prompt, v1::Rule rule = v1::RULE_TOKEN) {
+// Sampled at temperature 1 with a seed, else greedy.
+Generation Sequence(Tokens prompt, v1::Rule rule = v1::RULE_TOKEN, std::optional<uint64_t> seed = {}) {
   Request request;
   request.params.set_rule(rule);
+  request.params.mutable_sampling()->set_temperature(seed ? 1 : 0);
+  request.params.set_seed(seed.value_or(0));
   request.prompt = std::move(prompt);
   request.max_tokens = 10'000;
   return Generation(std::move(request), &TestTokenizer(), Clock::now());
@@ -111,30 +117,65 @@ TEST(NgramDrafter, LearnsWhatIsCommitted) {
   EXPECT_THAT(TokensOf(drafter.Draft(1)), ElementsAre(2));
 }
 
-TEST(NgramDrafter, APromptLongerThanTheHistoryCountsByItsEnd) {
-  Tokens committed = {1, 2, 1, 2, 1, 2};
-  const Tokens rest = {3, 1, 4, 5, 6, 7};
+TEST(NgramDrafter, ALongPromptCountsAsAWhole) {
+  Tokens committed = {8, 9, 8, 9};
+  const Tokens rest = RandomTokens(5'000, 7);
   committed.insert(committed.end(), rest.begin(), rest.end());
-  committed.push_back(1);
-  EXPECT_THAT(Ngram(committed), ElementsAre(2));
-  EXPECT_THAT(Ngram(committed, 1, {.history = 7}), ElementsAre(4));
+  committed.push_back(8);
+  Generation generation = Sequence(committed);
+  NgramDrafter drafter(&generation, {});
+  for (int round = 0; round < 3; ++round) EXPECT_THAT(TokensOf(drafter.Draft(1)), ElementsAre(9));
+  const size_t read = drafter.table().size();
+  drafter.Draft(1);
+  EXPECT_EQ(drafter.table().size(), read) << "the prompt has been read";
 }
 
-TEST(NgramTable, ForgetsWhatLeavesItsHistory) {
-  constexpr size_t kHistory = 32;
-  const Tokens tokens = RandomTokens(5'000, 6);
-  NgramTable table(3, kHistory);
-  for (size_t i = 0; i < tokens.size(); ++i) {
-    table.Append(tokens[i]);
-    ASSERT_LE(table.size(), 3 * kHistory);
-    if (i < kHistory || i % 50 != 0) continue;
-    NgramTable fresh(3, kHistory);
-    const std::span<const TokenId> recent(&tokens[i + 1 - kHistory], kHistory);
-    for (TokenId token : recent) fresh.Append(token);
-    ASSERT_EQ(table.size(), fresh.size());
-    ASSERT_EQ(table.Next(recent), fresh.Next(recent));
-    ASSERT_EQ(table.Next(recent.first(5)), fresh.Next(recent.first(5)));
+// Where the target samples, q is what was drawn from.
+TEST(NgramDrafter, DrawsWhereTheTargetDoes) {
+  constexpr int kSamples = 4'000;
+  // After 5 came 1 three times and 2 once; after 6 5 came 2.
+  const Tokens committed = {5, 1, 5, 1, 5, 1, 6, 5, 2, 6, 5};
+  std::map<TokenId, int> drawn;
+  Distribution q;
+  for (uint64_t seed = 0; seed < kSamples; ++seed) {
+    Generation generation = Sequence(committed, v1::RULE_TOKEN, seed);
+    const Proposal proposal = NgramDrafter(&generation, {.max_context = 2}).Draft(1);
+    ASSERT_EQ(proposal.size(), 1u);
+    q = proposal[0].q;
+    ++drawn[proposal[0].token];
   }
+  ASSERT_EQ(q.form, Form::kSparse);
+  EXPECT_THAT(q.ids, ElementsAre(1, 2));
+  // Of "6 5": 1 continuation, seen once, so that "5" has half of the weight.
+  EXPECT_NEAR(q(1), 0.5 * 3 / 4, 1e-6);
+  EXPECT_NEAR(q(2), 0.5 + 0.5 / 4, 1e-6);
+  for (const TokenId token : {1, 2}) {
+    EXPECT_NEAR(drawn[token] / double{kSamples}, q(token), 5 * std::sqrt(q(1) * q(2) / kSamples)) << token;
+  }
+  Generation coupled = Sequence(committed, v1::RULE_COUPLED);
+  const Proposal proposal = NgramDrafter(&coupled, {.max_context = 2}).Draft(1);
+  EXPECT_EQ(proposal[0].q.form, Form::kAbsent);
+  EXPECT_EQ(proposal[0].token, 2);
+}
+
+TEST(NgramTable, ALawHasTheLikeliestTokens) {
+  NgramTable table(1);
+  for (const TokenId next : {3, 4}) {
+    for (const TokenId token : {1, next}) table.Append(token);
+  }
+  for (TokenId token = 10; token < 90; ++token) {
+    for (int i = 0; i < token; ++i) {
+      table.Append(2);
+      table.Append(token);
+    }
+  }
+  EXPECT_EQ(table.Law({{7}}).form, Form::kAbsent);
+  EXPECT_EQ(table.Law({{1}}, 2).form, Form::kAbsent);
+  EXPECT_THAT(table.Law({{1}}).ids, ElementsAre(3, 4));
+  const Distribution q = table.Law({{2}});
+  EXPECT_THAT(q.ids, SizeIs(NgramTable::kMostLikely));
+  EXPECT_EQ(q.ids.front(), 90 - static_cast<TokenId>(NgramTable::kMostLikely));
+  EXPECT_DOUBLE_EQ(q.total, SumWeights(q.weights));
 }
 
 // The longest end of a text that occurs earlier, and where it last does.
@@ -260,7 +301,9 @@ class FakeDrafter final : public Drafter {
       : Drafter(nullptr), kind_(kind), tokens_(std::move(tokens)) {}
   void Begin(const DraftLength& /*length*/) override {}
   asio::awaitable<Proposal> Take(v1::ItemTiming* /*timing*/) override {
-    co_return PointMasses(tokens_, v1::RULE_TOKEN);
+    Proposal chain;
+    for (const TokenId token : tokens_) AppendUndrawn(token, v1::RULE_TOKEN, chain);
+    co_return chain;
   }
   void OnVerdict(size_t n, const Verdict& verdict) override { verdicts.emplace_back(n, verdict.path.size()); }
   v1::DrafterKind kind() const override { return kind_; }

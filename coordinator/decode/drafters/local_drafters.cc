@@ -1,5 +1,9 @@
 #include "coordinator/decode/drafters/local_drafters.h"
 
+#include <functional>
+
+#include "common/spec/random.h"
+
 namespace outrider {
 namespace {
 
@@ -28,67 +32,91 @@ Proposal CutToDepth(Proposal proposal, int depth) {
 
 Proposal NgramDrafter::Draft(int k) {
   const std::vector<TokenId>& committed = generation_->tokens();
-  // Only the end of a long prompt would stay in the history.
-  const size_t history = static_cast<size_t>(options_.history);
-  if (committed.size() > history) counted_ = std::max(counted_, committed.size() - history);
-  while (counted_ < committed.size()) table_.Append(committed[counted_++]);
+  const size_t readable = std::min(committed.size(), counted_ + kMostRead);
+  while (counted_ < readable) table_.Append(committed[counted_++]);
 
+  const v1::SequenceParams& params = generation_->request().params;
+  const bool greedy = params.sampling().has_temperature() && params.sampling().temperature() == 0;
+  const bool draws = params.rule() != v1::RULE_COUPLED && !greedy;
+  const RandomKey key{params.seed(), params.sample_index()};
   // Each token of the chain is the context of the next.
   const size_t context = std::min<size_t>(committed.size(), options_.max_context);
-  std::vector<TokenId> chain(committed.end() - static_cast<ptrdiff_t>(context), committed.end());
-  const size_t longest = context + static_cast<size_t>(std::max(0, std::min(k, options_.max_tokens)));
-  while (chain.size() < longest) {
-    const std::optional<TokenId> next = table_.Next(chain, options_.min_context);
-    if (!next) break;
-    chain.push_back(*next);
+  std::vector<TokenId> text(committed.end() - static_cast<ptrdiff_t>(context), committed.end());
+  Proposal chain;
+  const int most = std::min(k, options_.max_tokens);
+  while (static_cast<int>(chain.size()) < most) {
+    if (draws) {
+      Distribution q = table_.Law(text, options_.min_context);
+      if (q.form == Distribution::Form::kAbsent) break;
+      const size_t n = committed.size();
+      text.push_back(Sample(q, Uniform(key, n + chain.size(), Purpose::kDraft, 0, n)));
+      AppendToChain(text.back(), std::move(q), chain);
+    } else {
+      const std::optional<TokenId> next = table_.Next(text, options_.min_context);
+      if (!next) break;
+      text.push_back(*next);
+      AppendUndrawn(*next, params.rule(), chain);
+    }
   }
-  chain.erase(chain.begin(), chain.begin() + static_cast<ptrdiff_t>(context));
-  return PointMasses(chain, generation_->request().params.rule());
+  return chain;
 }
 
 void NgramTable::Append(TokenId token) {
   ++appended_;
-  const int longest = std::min<int>(max_context_, static_cast<int>(history_.size()));
-  const std::vector<TokenId> before(history_.end() - longest, history_.end());
-  for (int length = 1; length <= longest; ++length) Count(Last(before, length), token);
-  history_.push_back(token);
-  if (history_.size() > history_limit_) ForgetOldest();
-}
-
-void NgramTable::ForgetOldest() {
-  const int longest = std::min<int>(max_context_, static_cast<int>(history_.size()) - 1);
-  const std::vector<TokenId> oldest(history_.begin(), history_.begin() + longest + 1);
-  for (int length = 1; length <= longest; ++length) {
-    Uncount(Last(std::span(oldest).first(length), length), oldest[length]);
+  for (int length = 1; length <= static_cast<int>(last_.size()); ++length) {
+    std::vector<Continuation>& known = continuations_[Last(last_, length)];
+    auto it = std::ranges::find(known, token, &Continuation::token);
+    if (it == known.end()) it = known.insert(known.end(), Continuation{token});
+    ++it->count;
+    it->last = appended_;
   }
-  history_.pop_front();
-}
-
-void NgramTable::Count(const Context& context, TokenId token) {
-  std::vector<Continuation>& known = continuations_[context];
-  auto it = std::find_if(known.begin(), known.end(), [=](const auto& c) { return c.token == token; });
-  if (it == known.end()) it = known.insert(known.end(), Continuation{token});
-  ++it->count;
-  it->last = appended_;
-}
-
-void NgramTable::Uncount(const Context& context, TokenId token) {
-  const auto entry = continuations_.find(context);
-  std::vector<Continuation>& known = entry->second;
-  const auto it = std::find_if(known.begin(), known.end(), [=](const auto& c) { return c.token == token; });
-  if (--it->count == 0) known.erase(it);
-  if (known.empty()) continuations_.erase(entry);
+  last_.push_back(token);
+  if (static_cast<int>(last_.size()) > max_context_) last_.erase(last_.begin());
 }
 
 std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min_context) const {
   const int longest = std::min<int>(max_context_, static_cast<int>(tokens.size()));
   for (int length = longest; length >= min_context; --length) {
-    const auto entry = continuations_.find(Last(tokens, length));
-    if (entry == continuations_.end()) continue;
+    const std::vector<Continuation>* const known = Find(tokens, length);
+    if (known == nullptr) continue;
     const auto rank = [](const Continuation& c) { return std::pair(c.count, c.last); };
-    return std::ranges::max_element(entry->second, {}, rank)->token;
+    return std::ranges::max_element(*known, {}, rank)->token;
   }
   return std::nullopt;
+}
+
+Distribution NgramTable::Law(std::span<const TokenId> tokens, int min_context) const {
+  const int longest = std::min<int>(max_context_, static_cast<int>(tokens.size()));
+  std::vector<std::pair<TokenId, double>> law;
+  int length = 1;
+  for (; length <= longest; ++length) {
+    const std::vector<Continuation>* const known = Find(tokens, length);
+    if (known == nullptr) break;  // nor does a longer one occur
+    double count = 0;
+    for (const Continuation& c : *known) count += c.count;
+    // The shorter contexts count as often as this one was followed by something new.
+    const double shorter = law.empty() ? 0 : static_cast<double>(known->size());
+    for (auto& [token, p] : law) p *= shorter / (count + shorter);
+    for (const Continuation& c : *known) {
+      auto it = std::ranges::find(law, c.token, &std::pair<TokenId, double>::first);
+      if (it == law.end()) it = law.insert(law.end(), {c.token, 0.0});
+      it->second += c.count / (count + shorter);
+    }
+  }
+  if (length <= min_context) return {};
+  if (law.size() > kMostLikely) {
+    std::ranges::nth_element(law, law.begin() + kMostLikely, std::greater<>(),
+                             &std::pair<TokenId, double>::second);
+    law.resize(kMostLikely);
+  }
+  std::ranges::sort(law);
+  Distribution q{.form = law.size() == 1 ? Distribution::Form::kPointMass : Distribution::Form::kSparse};
+  for (const auto& [token, p] : law) {
+    q.ids.push_back(token);
+    if (law.size() > 1) q.weights.push_back(static_cast<float>(p));
+  }
+  q.total = law.size() == 1 ? 1 : SumWeights(q.weights);
+  return q;
 }
 
 size_t CopyDrafter::TextSize() const {
@@ -126,7 +154,9 @@ Proposal CopyDrafter::Draft(int k) {
     copy.push_back(token);
   }
   if (end >= prediction && end < prediction_end) predicted_ = std::min(copy.size(), prediction_end - end);
-  return PointMasses(copy, generation_->request().params.rule());
+  Proposal chain;
+  for (TokenId token : copy) AppendUndrawn(token, generation_->request().params.rule(), chain);
+  return chain;
 }
 
 asio::awaitable<Proposal> TargetDrafter::Take(v1::ItemTiming* timing) {

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,31 +37,33 @@ class LocalDrafter : public Drafter {
   int k_ = 0;
 };
 
-// A chain of tokens that were not drawn: q is a point mass on each, absent where the rule takes none.
-inline Proposal PointMasses(const std::vector<TokenId>& tokens, v1::Rule rule) {
-  Proposal proposal;
-  for (TokenId token : tokens) {
-    Distribution q;
-    if (rule != v1::RULE_COUPLED) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
-    AppendToChain(token, std::move(q), proposal);
-  }
-  return proposal;
+// Adds a token that was not drawn: q is a point mass, absent where the rule takes none.
+inline void AppendUndrawn(TokenId token, v1::Rule rule, Proposal& chain) {
+  Distribution q;
+  if (rule != v1::RULE_COUPLED) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
+  AppendToChain(token, std::move(q), chain);
 }
 
-// Counts which tokens follow each context of 1 to max_context tokens within the last `history` tokens of one
-// sequence, at most history * max_context of them. Not synchronised.
+// Counts which tokens follow each context of 1 to max_context tokens of one text: at most max_context for
+// each of its tokens. Not synchronised.
 class NgramTable {
  public:
   static constexpr int kMaxContext = 3;
 
-  // max_context in [1, kMaxContext], history at least 1.
-  NgramTable(int max_context, size_t history) : max_context_(max_context), history_limit_(history) {}
+  // max_context in [1, kMaxContext].
+  explicit NgramTable(int max_context) : max_context_(max_context) {}
 
   void Append(TokenId token);
 
   // Returns what most often follows the last tokens of `tokens`, ties to the most recent. The longest context
   // that occurs decides; nullopt if it has fewer than min_context tokens.
   std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
+
+  // How often each token followed, as a distribution, prepared: of the longest context that occurs, smoothed
+  // with the shorter ones as Witten and Bell do (IEEE Transactions on Information Theory 37(4), 1991, method
+  // C). The likeliest kMostLikely at most. kAbsent where Next returns nullopt.
+  static constexpr size_t kMostLikely = 32;
+  Distribution Law(std::span<const TokenId> tokens, int min_context = 1) const;
 
   // The number of counted pairs of context and continuation.
   size_t size() const {
@@ -85,13 +86,14 @@ class NgramTable {
     std::copy(tokens.end() - length, tokens.end(), context.end() - length);
     return context;
   }
-  void Count(const Context& context, TokenId token);
-  void Uncount(const Context& context, TokenId token);
-  void ForgetOldest();
+  // What follows the last `length` tokens; null if they do not occur.
+  const std::vector<Continuation>* Find(std::span<const TokenId> tokens, int length) const {
+    const auto entry = continuations_.find(Last(tokens, length));
+    return entry == continuations_.end() ? nullptr : &entry->second;
+  }
 
   const int max_context_;
-  const size_t history_limit_;
-  std::deque<TokenId> history_;
+  std::vector<TokenId> last_;  // max_context_ of them at most
   uint64_t appended_ = 0;
   absl::flat_hash_map<Context, std::vector<Continuation>> continuations_;
 };
@@ -121,16 +123,14 @@ struct NgramOptions {
   int max_context = NgramTable::kMaxContext;  // tokens of the longest context, in [1, kMaxContext]
   int min_context = 1;                        // a token that only shorter ones suggest is not drafted
   int max_tokens = 4;                         // most tokens drafted in a round
-  int history = 512;                          // tokens that are counted, at least 1
 };
 
-// Drafts what most often followed the last tokens earlier in the sequence, the prompt included.
+// Drafts what most often followed the last tokens earlier in the sequence, the prompt included. Where the
+// target samples and compares q, it draws from what followed instead.
 class NgramDrafter final : public LocalDrafter {
  public:
   NgramDrafter(Generation* generation, const NgramOptions& options)
-      : LocalDrafter(generation),
-        options_(options),
-        table_(options.max_context, static_cast<size_t>(options.history)) {}
+      : LocalDrafter(generation), options_(options), table_(options.max_context) {}
 
   Proposal Draft(int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_NGRAM; }

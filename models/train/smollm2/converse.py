@@ -21,12 +21,12 @@ MIN_QUESTION, MAX_QUESTION = 12, 160  # tokens
 
 async def converse(client: AsyncClient, number: int, max_tokens: int) -> dict[str, object]:
     """A question that is too short, or not over within its length, has no answer."""
-    asked = await client.generate(HEADER, max_tokens=MAX_QUESTION, temperature=1, seed=2 * number)
+    asked = await client.generate(HEADER, max_tokens=MAX_QUESTION, temperature=1, seed=2 * number, drafter="none")
     record: dict[str, object] = {"id": number, "question": asked.text}
     if asked.finish_reason == "stop" and len(asked.tokens) >= MIN_QUESTION:
         record["temperature"] = number % 2
         answer = await client.generate([{"role": "user", "content": asked.text}], max_tokens=max_tokens,
-                                       temperature=number % 2, seed=2 * number + 1)
+                                       temperature=number % 2, seed=2 * number + 1, drafter="none")
         record["answer"] = answer.tokens
     return record
 

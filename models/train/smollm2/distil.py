@@ -3,13 +3,20 @@
 import argparse
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
 from lessons import Lesson, batches
+from optim import AdamW, Muon
 from torch import Tensor, nn
+
+NORM_RATE = 0.2  # of norms, by AdamW, as a share of that of matrices, by Muon
 
 
 def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> None:
@@ -20,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> 
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--kl-steps", type=int, default=2500, help="of them, by forward KL divergence; then by total variation")
     parser.add_argument("--tokens", type=int, default=tokens, help="of a step, with padding")
-    parser.add_argument("--rate", type=float, default=rate)
+    parser.add_argument("--rate", type=float, default=rate, help="of Muon")
     parser.add_argument("--longest", type=int, default=512, help="tokens of a conversation")
 
 
@@ -37,26 +44,28 @@ def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable
     """
     taught, held_out = ([each for each in lessons if each.held_out == wanted] for wanted in (False, True))
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
-    optimizer = torch.optim.AdamW(trained.values(), lr=args.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    by_index = list(enumerate(trained.values()))
+    muon = Muon([(i, p) for i, p in by_index if p.ndim == 2], weight_decay=0.1)
+    adam = AdamW([(i, p) for i, p in by_index if p.ndim < 2])  # norms
     step, best, history = 0, 0.0, []
     last = args.work / f"{name}-last.pt"
     if last.exists():
         saved = torch.load(last, weights_only=False)
         model.load_state_dict(saved["model"], strict=False)
-        optimizer.load_state_dict(saved["optimizer"])
         step, best, history = saved["step"], saved["best"], saved["history"]
+        muon.buffers = saved["muon"]
+        adam.means, adam.squares, adam.steps = *saved["adam"], step
     begun = time.monotonic()
     queue: list[list[Lesson]] = []
     while step < args.steps:
         queue = queue or batches(taught, args.tokens, 1000 + step)
         warm, done = min(1, (step + 1) / 50), step / args.steps
-        for group in optimizer.param_groups:
-            group["lr"] = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
+        rate = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
         loss = loss_of(queue.pop(), step < args.kl_steps)
-        optimizer.zero_grad()
+        model.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(trained.values(), 1.0)
-        optimizer.step()
+        muon.step(lambda i: by_index[i][1].grad, rate)
+        adam.step(lambda i: by_index[i][1].grad, NORM_RATE * rate)
         step += 1
         minutes = (time.monotonic() - begun) / 60
         if step % 20 == 0:
@@ -68,6 +77,6 @@ def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable
             print(json.dumps(found), flush=True)
             best = max(best, found["score"])
             kept = {"model": {key: p.detach() for key, p in trained.items()}, "history": history}
-            torch.save(kept | {"optimizer": optimizer.state_dict(), "step": step, "best": best}, last)
+            torch.save(kept | {"muon": muon.buffers, "adam": (adam.means, adam.squares), "step": step, "best": best}, last)
             if found["score"] >= best:
                 torch.save(kept, args.work / f"{name}-best.pt")

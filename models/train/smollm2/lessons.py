@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 HELD_OUT = 40  # one conversation of so many is never trained on
 TAPS = (2, 15, 27)  # after how many layers EAGLE-3 reads the residual stream
-BATCH = 6144  # tokens that the target reads at once
+BATCH = 2048  # tokens that the target reads at once
+COLUMNS = 2048  # of the head's logits that are computed at once, so that they fit a processor's cache
 
 
 def load_target(file: Path) -> nn.Module:
@@ -63,9 +64,9 @@ def batches(lessons: list[Lesson], tokens: int, seed: int) -> list[list[Lesson]]
     """Lessons of alike lengths together, about so many tokens with their padding, in any order."""
     shuffled = random.Random(seed)
     order = sorted(lessons, key=lambda lesson: (len(lesson.tokens) + shuffled.random() * 32))
-    made: list[list[Lesson]] = [[]]
+    made: list[list[Lesson]] = []
     for lesson in order:
-        if made[-1] and (len(made[-1]) + 1) * len(lesson.tokens) > tokens:
+        if not made or (len(made[-1]) + 1) * len(lesson.tokens) > tokens:
             made.append([])
         made[-1].append(lesson)
     shuffled.shuffle(made)
@@ -83,12 +84,22 @@ def padded(batch: list[Lesson]) -> tuple[Tensor, Tensor]:
     return ids, judged
 
 
+def log_sums_of(h: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
+    """Of the logits of each row: the logarithm of the sum of their exponentials, and the largest."""
+    log_sums, largest = [], []
+    for columns in head.split(COLUMNS):
+        logits = nn.functional.linear(h, columns).float()
+        largest.append(logits.amax(-1))
+        log_sums.append(largest[-1] + logits.sub_(largest[-1][:, None]).exp_().sum(-1).log())
+    return torch.stack(log_sums).logsumexp(0), torch.stack(largest).amax(0)
+
+
 class States:
     """What the target computes for each token of the lessons, in files that are filled once, and go on where they ended.
 
-    Of a token: h, the output of the final norm [hidden]; the streams after TAPS, [taps * hidden]; the logarithm of the
-    sum of the exponentials of its logits; the most likely next token. All lessons must be those of earlier runs, with
-    others after them.
+    Of a token: h, the output of the final norm [hidden]; the streams after TAPS, [taps * hidden]; and, of those whose next
+    token is an answer's, the largest logit, and the logarithm of the sum of the exponentials of all. All lessons must be those
+    of earlier runs, with others after them.
     """
 
     def __init__(self, folder: Path, lessons: list[Lesson], hidden: int) -> None:
@@ -101,7 +112,7 @@ class States:
         self.h = array("h.bin", torch.bfloat16, tokens * hidden).view(tokens, hidden)
         self.taps = array("taps.bin", torch.bfloat16, tokens * hidden * len(TAPS)).view(tokens, -1)
         self.log_sums = array("log-sums.bin", torch.float32, tokens)
-        self.best = array("best.bin", torch.int32, tokens)
+        self.largest = array("largest.bin", torch.float32, tokens)
         self.known = array("known.bin", torch.uint8, tokens)
 
     @torch.no_grad()
@@ -113,19 +124,23 @@ class States:
             streams = target.model(ids, use_cache=False, output_hidden_states=True).hidden_states
             for row, lesson in enumerate(batch):
                 at, length = slice(lesson.at, lesson.at + len(lesson.tokens)), len(lesson.tokens)
-                h = streams[-1][row, :length]
-                logits = target.lm_head(h).float()
-                self.h[at] = h
+                self.h[at] = streams[-1][row, :length]
                 self.taps[at] = torch.cat([streams[tap][row, :length] for tap in TAPS], -1)
-                self.log_sums[at], self.best[at] = logits.logsumexp(-1), logits.argmax(-1).int()
+                self.log_sums[lesson.judged], self.largest[lesson.judged] = log_sums_of(self.h[lesson.judged], target.lm_head.weight)
                 self.known[at] = 1
-            if done % 20 == 0:
+            if done % 50 == 0:
                 print(f"states: {done} of {len(todo)} batches", flush=True)
 
     def of_answers(self, batch: list[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
-        """h, log_sums and best of the judged tokens, lesson after lesson."""
-        h, log_sums, best = ([rows[lesson.judged] for lesson in batch] for rows in (self.h, self.log_sums, self.best))
-        return torch.cat(h), torch.cat(log_sums), torch.cat(best)
+        """h, log_sums and largest of the judged tokens, lesson after lesson."""
+        h, log_sums, largest = ([rows[lesson.judged] for lesson in batch] for rows in (self.h, self.log_sums, self.largest))
+        return torch.cat(h), torch.cat(log_sums), torch.cat(largest)
+
+
+def same_best(p: Tensor, log_q: Tensor, best: Tensor) -> Tensor:
+    """Of each row of frequent tokens, whether q's most likely one is the target's, whose probability is `best`."""
+    at_q = p.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
+    return at_q >= 0.999 * best  # which were rounded to bfloat16 in another way
 
 
 def frequent_tokens(lessons: list[Lesson], vocab: int, count: int, file: Path) -> Tensor:

@@ -9,7 +9,7 @@ import copy
 
 import torch
 from distil import add_arguments, closeness, distil
-from lessons import Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons
+from lessons import Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons, same_best
 from torch import Tensor, nn
 
 
@@ -37,18 +37,18 @@ class Judge:
     """Compares what a draft expects with what the target says, on the tokens of answers."""
 
     def __init__(self, states: States, draft: Draft, embedding: Tensor, frequent: Tensor) -> None:
-        self.states, self.draft, self.frequent = states, draft, frequent
+        self.states, self.draft = states, draft
         self.head = embedding[frequent].contiguous()
 
     def distributions(self, batch: list[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the judged tokens: p of the frequent ones, the most likely token of all, and log q."""
+        """Of the judged tokens: p of the frequent ones, the largest p of all, and log q."""
         ids, judged = padded(batch)
-        h, log_sums, best = self.states.of_answers(batch)
+        h, log_sums, largest = self.states.of_answers(batch)
         with torch.no_grad():
             p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
         with torch.autocast("cpu", torch.bfloat16):
             q = nn.functional.linear(self.draft(ids)[judged], self.head)
-        return p, best, q.float().log_softmax(-1)
+        return p, (largest - log_sums).exp(), q.float().log_softmax(-1)
 
     def evaluate(self, lessons: list[Lesson]) -> dict[str, float]:
         """The score is alpha at temperature 1; how often both have the same best token."""
@@ -56,14 +56,14 @@ class Judge:
         for batch in batches(lessons, 4096, 0):
             p, best, log_q = self.distributions(batch)
             overlap += float(torch.minimum(p, log_q.exp()).sum())
-            same += float((self.frequent[log_q.argmax(-1)] == best).sum())
+            same += float(same_best(p, log_q, best).sum())
             count += len(best)
         return {"score": overlap / count, "greedy": same / count, "tokens": count}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    add_arguments(parser, rate=6e-4, tokens=6144)
+    add_arguments(parser, rate=4e-3, tokens=6144)
     parser.add_argument("--layers", default="0,1,29", help="of the target, that it begins from")
     args = parser.parse_args()
 

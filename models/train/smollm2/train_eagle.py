@@ -14,7 +14,7 @@ torch._dynamo.config.disable = True  # each batch has another shape
 
 from distil import add_arguments, closeness, distil
 from eagle import Eagle
-from lessons import TAPS, Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons
+from lessons import TAPS, Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons, same_best
 from torch import Tensor, nn
 
 from common import Shape
@@ -32,13 +32,14 @@ class Judge:
         self.head = embedding[model.tokens].contiguous()
 
     def chains(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each step of a chain: p of the proposed tokens, the most likely token of all, and log q."""
+        """For each step of a chain: p of the proposed tokens, the largest p of all, and log q."""
         ids, judged = padded(batch)
-        h, log_sums, best = self.states.of_answers(batch)
+        h, log_sums, largest = self.states.of_answers(batch)
         taps = torch.zeros(*ids.shape, self.states.taps.shape[1], dtype=torch.bfloat16)
         for row, lesson in enumerate(batch):
             taps[row, : len(lesson.tokens)] = self.states.taps[lesson.at : lesson.at + len(lesson.tokens)]
         p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
+        best = (largest - log_sums).exp()
         number = judged.flatten().cumsum(0).view(judged.shape) - 1  # of a judged token in p
         rows = ids.shape[1] - 1
         starts = torch.arange(offset, rows - STEPS + 1, STRIDE)
@@ -60,7 +61,7 @@ class Judge:
         sums = torch.zeros(STEPS, 3)
         for batch in batches(lessons, 4096, 0):
             for step, (p, best, log_q) in enumerate(self.chains(batch, 0)):
-                same = self.model.tokens[log_q.argmax(-1)] == best
+                same = same_best(p, log_q, best)
                 sums[step] += torch.tensor([float(torch.minimum(p, log_q.exp()).sum()), float(same.sum()), len(best)])
         shares = sums[:, :2] / sums[:, 2:]
         alpha, greedy = shares.T.tolist()
@@ -69,7 +70,7 @@ class Judge:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    add_arguments(parser, rate=1e-3, tokens=4096)
+    add_arguments(parser, rate=0.02, tokens=4096)
     parser.add_argument("--ffn", type=int, default=1536)
     args = parser.parse_args()
 

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Measures ways to draft on questions to a chat model, in turns with plain decoding, question by question.
+
+Asks a running coordinator, `outrider up --model FILE.gguf --heads DIR` for one. A mode is DRAFTER, DRAFTER:K or
+DRAFTER:K@TREE, as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 all modes must
+say what plain decoding says. Ends with status 1 otherwise.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from outrider import Client, Completion
+
+PLAIN = "none"
+LEAST_TOKENS = 16  # of an answer whose speed is counted
+
+
+def options_of(mode: str) -> dict:
+    chain, _, tree = mode.partition("@")
+    drafter, _, k = chain.partition(":")
+    return {"drafter": drafter} | ({"draft_tokens": int(k)} if k else {}) | ({"tree": tree} if tree else {})
+
+
+class Mode:
+    """What one mode gave at one temperature."""
+
+    def __init__(self) -> None:
+        self.ratios: dict[str, list[float]] = defaultdict(list)  # to plain decoding, by set of questions
+        self.rounds = self.tokens = self.drafted = self.accepted = 0
+
+    def add(self, answer: Completion) -> None:
+        self.rounds += answer.speculation.rounds
+        self.tokens += len(answer.tokens)
+        self.drafted += answer.speculation.drafted
+        self.accepted += answer.speculation.accepted
+
+    def summary(self) -> dict:
+        all_ratios = sorted(ratio for ratios in self.ratios.values() for ratio in ratios)
+        return {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
+                "tokens_per_call": self.tokens / self.rounds, "acceptance": self.accepted / max(self.drafted, 1),
+                "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()}}
+
+
+def rate(answer: Completion) -> float:
+    return (len(answer.tokens) - 1) / answer.usage.decode_seconds
+
+
+def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str]]) -> tuple[dict[str, Mode], int]:
+    """The modes, and how many answers differ from plain decoding where they must not."""
+    modes = [PLAIN, *args.modes]
+    found = {mode: Mode() for mode in modes}
+    others = 0
+
+    def ask(mode: str, question: str, turn: int) -> Completion:
+        # With a seed K is fixed under sampling.
+        seed = {"seed": turn} if ":" in mode or mode == PLAIN else {}
+        return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
+                               **options_of(mode), **seed)
+
+    for mode in modes:  # the coordinator's choices are learned
+        for questions in sets.values():
+            ask(mode, questions[0], 0)
+    for turn in range(args.turns):
+        for name, questions in sets.items():
+            for i, question in enumerate(questions):
+                order = modes if (i + turn) % 2 == 0 else modes[::-1]  # a drift cancels out
+                answers = {mode: ask(mode, question, turn) for mode in order}
+                for mode, answer in answers.items():
+                    found[mode].add(answer)
+                    if min(len(answer.tokens), len(answers[PLAIN].tokens)) >= LEAST_TOKENS:
+                        found[mode].ratios[name].append(rate(answer) / rate(answers[PLAIN]))
+                    others += temperature == 0 and answer.tokens != answers[PLAIN].tokens
+    return found, others
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modes", nargs="+", metavar="MODE")
+    parser.add_argument("--address", default="127.0.0.1:7070", help="of the coordinator (gRPC)")
+    parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json", help="{SET: [QUESTION, ...]}")
+    parser.add_argument("--each", type=int, help="questions of each set; all")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="file for the results")
+    args = parser.parse_args()
+    sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()}
+
+    report, others = [], 0
+    with Client(args.address, timeout=600) as client:
+        for temperature in args.temperatures:
+            found, differing = measure(client, args, temperature, sets)
+            others += differing
+            print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "
+                  f"{'tokens/call':>11} {'accepted':>8}  " + " ".join(f"{name[:11]:>11}" for name in sets))
+            for mode, result in found.items():
+                row = result.summary()
+                report.append({"temperature": temperature, "mode": mode} | row)
+                print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_call']:11.2f} "
+                      f"{row['acceptance']:8.1%}  " + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in sets), flush=True)
+    print(f"\nanswers at temperature 0 with other tokens than plain decoding: {others}")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(1 if others else 0)
+
+
+if __name__ == "__main__":
+    main()

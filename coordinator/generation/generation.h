@@ -53,6 +53,10 @@ class Generation {
   Generation(Request request, const Tokenizer* tokenizer, Clock::time_point received);
 
   const Request& request() const { return request_; }
+  bool greedy() const {
+    const v1::SamplingParams& sampling = request_.params.sampling();
+    return sampling.has_temperature() && sampling.temperature() == 0;
+  }
   // 16 random bytes.
   const std::string& sequence_id() const { return sequence_id_; }
   uint64_t params_hash() const { return params_hash_; }

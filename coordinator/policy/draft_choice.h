@@ -77,8 +77,7 @@ class DraftChoice {
   // A drafter, and whether what it drafts for is greedy.
   using Group = std::pair<v1::DrafterKind, bool>;
   static Group GroupOf(const Generation& generation) {
-    const v1::SamplingParams& sampling = generation.request().params.sampling();
-    return {generation.request().drafter, sampling.has_temperature() && sampling.temperature() == 0};
+    return {generation.request().drafter, generation.greedy()};
   }
   Kind& KindOf(const Generation& generation, bool ahead);
 

@@ -178,6 +178,43 @@ TEST(NgramTable, ALawHasTheLikeliestTokens) {
   EXPECT_DOUBLE_EQ(q.total, SumWeights(q.weights));
 }
 
+// Among more continuations than are looked through.
+TEST(NgramTable, KnowsTheLikeliestOfMany) {
+  NgramTable table(1);
+  std::map<TokenId, std::pair<int, size_t>> followed;  // by 1: how often, and when last
+  const Tokens tokens = RandomTokens(4'000, 150);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const TokenId token = 2 + tokens[i] * tokens[tokens.size() - 1 - i] % 150;  // some are more frequent
+    table.Append(1);
+    table.Append(token);
+    followed[token] = {followed[token].first + 1, i};
+    std::vector<std::pair<std::pair<int, size_t>, TokenId>> ranked;
+    for (const auto& [other, rank] : followed) ranked.emplace_back(rank, other);
+    std::ranges::sort(ranked, std::greater<>());
+    ASSERT_EQ(table.Next({{1}}), ranked[0].second);
+    ranked.resize(std::min(ranked.size(), NgramTable::kMostLikely));
+    const Distribution q = table.Law({{1}});
+    ASSERT_EQ(q.ids.size(), ranked.size());
+    if (q.form == Form::kPointMass) continue;
+    for (const auto& [rank, other] : ranked) {
+      ASSERT_NEAR(q(other) * q.total * static_cast<double>(i + 1), rank.first, 1e-3);
+    }
+  }
+  EXPECT_GT(followed.size(), 2 * NgramTable::kMostLikely);
+  EXPECT_EQ(table.size(), 2 * followed.size());
+}
+
+// A client decides how many different tokens follow one: this text must not take the square of its length.
+TEST(NgramTable, TakesAsMuchForATextInWhichAllTokensFollowOne) {
+  NgramTable table(3);
+  for (TokenId token = 10; token < 300'000; ++token) {
+    table.Append(1);
+    table.Append(token);
+  }
+  EXPECT_EQ(table.Next({{1}}), 299'999);
+  EXPECT_THAT(table.Law({{1}}).ids, SizeIs(NgramTable::kMostLikely));
+}
+
 // The longest end of a text that occurs earlier, and where it last does.
 SuffixAutomaton::Repeat LongestRepeat(const Tokens& text) {
   SuffixAutomaton::Repeat repeat;

@@ -36,8 +36,7 @@ Proposal NgramDrafter::Draft(int k) {
   while (counted_ < readable) table_.Append(committed[counted_++]);
 
   const v1::SequenceParams& params = generation_->request().params;
-  const bool greedy = params.sampling().has_temperature() && params.sampling().temperature() == 0;
-  const bool draws = params.rule() != v1::RULE_COUPLED && !greedy;
+  const bool draws = params.rule() != v1::RULE_COUPLED && !generation_->greedy();
   const RandomKey key{params.seed(), params.sample_index()};
   // Each token of the chain is the context of the next.
   const size_t context = std::min<size_t>(committed.size(), options_.max_context);
@@ -63,24 +62,43 @@ Proposal NgramDrafter::Draft(int k) {
 
 void NgramTable::Append(TokenId token) {
   ++appended_;
-  for (int length = 1; length <= static_cast<int>(last_.size()); ++length) {
-    std::vector<Continuation>& known = continuations_[Last(last_, length)];
-    auto it = std::ranges::find(known, token, &Continuation::token);
-    if (it == known.end()) it = known.insert(known.end(), Continuation{token});
-    ++it->count;
-    it->last = appended_;
-  }
+  for (int length = 1; length <= static_cast<int>(last_.size()); ++length) Count(Last(last_, length), token);
   last_.push_back(token);
   if (static_cast<int>(last_.size()) > max_context_) last_.erase(last_.begin());
+}
+
+void NgramTable::Count(const Context& context, TokenId token) {
+  Continuations& known = continuations_[context];
+  ++known.tokens;
+  std::vector<Continuation>& likeliest = known.likeliest;
+  if (const auto it = std::ranges::find(likeliest, token, &Continuation::token); it != likeliest.end()) {
+    ++it->count;
+    it->last = appended_;
+    return;
+  }
+  const auto before = unlikely_.find({context, token});
+  const bool is_new = before == unlikely_.end();
+  const Continuation counted{token, is_new ? 1 : before->second + 1, appended_};
+  if (is_new) {
+    ++known.distinct;
+    ++size_;
+  } else {
+    unlikely_.erase(before);
+  }
+  if (likeliest.size() < kMostLikely) return likeliest.push_back(counted);
+  // Ranks only rise, and only when a token is counted: what is not among the likeliest stays below them.
+  const auto least = std::ranges::min_element(likeliest, {}, &Continuation::rank);
+  Continuation other = counted;
+  if (counted.rank() > least->rank()) std::swap(*least, other);
+  unlikely_[{context, other.token}] = other.count;
 }
 
 std::optional<TokenId> NgramTable::Next(std::span<const TokenId> tokens, int min_context) const {
   const int longest = std::min<int>(max_context_, static_cast<int>(tokens.size()));
   for (int length = longest; length >= min_context; --length) {
-    const std::vector<Continuation>* const known = Find(tokens, length);
+    const Continuations* const known = Find(tokens, length);
     if (known == nullptr) continue;
-    const auto rank = [](const Continuation& c) { return std::pair(c.count, c.last); };
-    return std::ranges::max_element(*known, {}, rank)->token;
+    return std::ranges::max_element(known->likeliest, {}, &Continuation::rank)->token;
   }
   return std::nullopt;
 }
@@ -90,17 +108,16 @@ Distribution NgramTable::Law(std::span<const TokenId> tokens, int min_context) c
   std::vector<std::pair<TokenId, double>> law;
   int length = 1;
   for (; length <= longest; ++length) {
-    const std::vector<Continuation>* const known = Find(tokens, length);
+    const Continuations* const known = Find(tokens, length);
     if (known == nullptr) break;  // nor does a longer one occur
-    double count = 0;
-    for (const Continuation& c : *known) count += c.count;
     // The shorter contexts count as often as this one was followed by something new.
-    const double shorter = law.empty() ? 0 : static_cast<double>(known->size());
-    for (auto& [token, p] : law) p *= shorter / (count + shorter);
-    for (const Continuation& c : *known) {
+    const double shorter = law.empty() ? 0 : known->distinct;
+    const double all = known->tokens + shorter;
+    for (auto& [token, p] : law) p *= shorter / all;
+    for (const Continuation& c : known->likeliest) {
       auto it = std::ranges::find(law, c.token, &std::pair<TokenId, double>::first);
       if (it == law.end()) it = law.insert(law.end(), {c.token, 0.0});
-      it->second += c.count / (count + shorter);
+      it->second += c.count / all;
     }
   }
   if (length <= min_context) return {};

@@ -61,16 +61,13 @@ class NgramTable {
 
   // How often each token followed, as a distribution, prepared: of the longest context that occurs, smoothed
   // with the shorter ones as Witten and Bell do (IEEE Transactions on Information Theory 37(4), 1991, method
-  // C). The likeliest kMostLikely at most. kAbsent where Next returns nullopt.
+  // C). Of each context only the likeliest kMostLikely count, and as many tokens come back at most. kAbsent
+  // where Next returns nullopt.
   static constexpr size_t kMostLikely = 32;
   Distribution Law(std::span<const TokenId> tokens, int min_context = 1) const;
 
   // The number of counted pairs of context and continuation.
-  size_t size() const {
-    size_t size = 0;
-    for (const auto& [context, known] : continuations_) size += known.size();
-    return size;
-  }
+  size_t size() const { return size_; }
 
  private:
   using Context = std::array<TokenId, kMaxContext>;  // shorter ones begin with -1
@@ -78,6 +75,15 @@ class NgramTable {
     TokenId token = 0;
     int count = 0;
     uint64_t last = 0;  // when it was last counted
+
+    auto rank() const { return std::pair(count, last); }
+  };
+  // What followed a context. All are counted, and only the likeliest are looked through, so that a text in
+  // which thousands of tokens follow one costs no more than another.
+  struct Continuations {
+    std::vector<Continuation> likeliest;  // kMostLikely at most
+    int tokens = 0;                       // how many followed
+    int distinct = 0;                     // how many different ones
   };
 
   static Context Last(std::span<const TokenId> tokens, int length) {
@@ -86,8 +92,9 @@ class NgramTable {
     std::copy(tokens.end() - length, tokens.end(), context.end() - length);
     return context;
   }
+  void Count(const Context& context, TokenId token);
   // What follows the last `length` tokens; null if they do not occur.
-  const std::vector<Continuation>* Find(std::span<const TokenId> tokens, int length) const {
+  const Continuations* Find(std::span<const TokenId> tokens, int length) const {
     const auto entry = continuations_.find(Last(tokens, length));
     return entry == continuations_.end() ? nullptr : &entry->second;
   }
@@ -95,7 +102,9 @@ class NgramTable {
   const int max_context_;
   std::vector<TokenId> last_;  // max_context_ of them at most
   uint64_t appended_ = 0;
-  absl::flat_hash_map<Context, std::vector<Continuation>> continuations_;
+  size_t size_ = 0;
+  absl::flat_hash_map<Context, Continuations> continuations_;
+  absl::flat_hash_map<std::pair<Context, TokenId>, int> unlikely_;  // counts of those not among the likeliest
 };
 
 // Drafts what followed the most recent earlier occurrence of the sequence's last tokens, as many as there

@@ -204,13 +204,18 @@ def load(folder: Path, shape: Shape) -> Llama:
     return model.eval()
 
 
+def save_tensors(tensors: dict[str, Tensor], folder: Path) -> None:
+    """Writes model.safetensors; floating-point numbers are rounded to bfloat16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({name: (t.bfloat16() if t.is_floating_point() else t).detach().contiguous() for name, t in tensors.items()},
+              folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # written as 0600
+
+
 def save(model: Llama, folder: Path, tokenizer: Path) -> None:
     """Writes the Hugging Face folder; weights are rounded to bfloat16."""
     s = model.shape
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({k: v.detach().to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()},
-              folder / "model.safetensors", metadata={"format": "pt"})
-    (folder / "model.safetensors").chmod(0o644)  # written as 0600
+    save_tensors(model.state_dict(), folder)
     config = {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": s.hidden,
         "intermediate_size": s.ffn, "num_hidden_layers": s.layers, "num_attention_heads": s.heads,

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 import xxhash
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from common import HERE, TARGET, VOCAB
+from common import HERE, TARGET, VOCAB, save_tensors
 from eagle import Eagle
 from head_lessons import stream_of
 from head_losses import make_loss
@@ -61,11 +61,7 @@ def save(proposer: str, model: nn.Module | None, config: dict, target: Path, fol
     """Writes the folder; weights are rounded to bfloat16. A proposer without weights has no file for them."""
     folder.mkdir(parents=True, exist_ok=True)
     if model is not None:
-        tensors = model.tensors() if hasattr(model, "tensors") else model.state_dict()
-        save_file({name: (t.bfloat16() if t.is_floating_point() else t).detach().contiguous()
-                   for name, t in tensors.items()},
-                  folder / "model.safetensors", metadata={"format": "pt"})
-        (folder / "model.safetensors").chmod(0o644)  # written as 0600
+        save_tensors(model.tensors() if hasattr(model, "tensors") else model.state_dict(), folder)
     config = {"proposer": proposer, "target_weights_hash": weights_hash(target), "hidden_size": TARGET.hidden,
               "vocab_size": VOCAB, **config}
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")

@@ -78,12 +78,13 @@ def send(c: Cluster, body: dict[str, Any]) -> socket.socket:
     return connection
 
 
-def ask_from(host: str, c: Cluster, prompt: str, **options: object) -> http.client.HTTPConnection:
-    """Asks as a client on another host, as far as the coordinator can tell."""
+def ask_from(host: str, c: Cluster, prompt: str, *, token: str = "", **options: object) -> http.client.HTTPConnection:
+    """Asks as a client on another host, as far as the coordinator can tell, with a bearer token if there is one."""
     address, port = c.coordinator.http_address.rsplit(":", 1)
     connection = http.client.HTTPConnection(address, int(port), timeout=PATIENCE, source_address=(host, 0))
     body = {"prompt": prompt, "max_tokens": 3, "temperature": 0} | options
-    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    connection.request("POST", "/v1/completions", json.dumps(body), headers)
     return connection
 
 

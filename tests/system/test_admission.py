@@ -1,13 +1,13 @@
 """More requests than may run wait their turn; clients take turns, and who waits can leave."""
 
 import http.client
-import json
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
 import pytest
 
-from harness import PATIENCE, Cluster, Refusal, cluster, request
+from harness import Cluster, Refusal, cluster, request
 from http_clients import answer_of, ask_from, complete_from
 
 WAITING = "outrider_requests_waiting"
@@ -31,42 +31,34 @@ def test_a_client_with_many_requests_delays_another_by_one(prompts: list[str]) -
         assert c.coordinator.value(WAITING) == 0
 
 
+def assert_queues_are_apart(c: Cluster, prompt: str, ask: Callable[[str], http.client.HTTPConnection], one: str, other: str) -> None:
+    """Of two clients, of a coordinator that runs one request and lets three wait."""
+    first = c.stream(prompt, k=0, temperature=0, ignore_eos=True)
+    next(first)
+    waiting = [ask(one) for _ in range(3)]
+    c.coordinator.wait_value(WAITING, 3)
+    status, body = answer_of(ask(one))
+    assert (status, body["error"]["code"]) == (429, "queue_full")
+    others = ask(other)
+    c.coordinator.wait_value(WAITING, 4)
+    first.cancel()
+    assert {answer_of(each)[0] for each in [*waiting, others]} == {200}
+    c.wait_idle()
+
+
+NARROW = ["--max-requests", "1", "--max-waiting-requests", "3"]
+
+
 def test_a_full_queue_of_one_client_is_not_anothers(prompts: list[str]) -> None:
-    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "3"]) as c:
-        first = c.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
-        next(first)
-        waiting = [ask_from("127.0.0.3", c, prompts[1]) for _ in range(3)]
-        c.coordinator.wait_value(WAITING, 3)
-        status, body = answer_of(ask_from("127.0.0.3", c, prompts[1]))
-        assert (status, body["error"]["code"]) == (429, "queue_full")
-        other = ask_from("127.0.0.2", c, prompts[1])
-        c.coordinator.wait_value(WAITING, 4)
-        first.cancel()
-        assert {answer_of(one)[0] for one in [*waiting, other]} == {200}
-        c.wait_idle()
+    with cluster(draft=None, coordinator=NARROW) as c:
+        assert_queues_are_apart(c, prompts[0], lambda host: ask_from(host, c, prompts[1]), "127.0.0.3", "127.0.0.2")
 
 
 def test_a_full_queue_of_one_token_is_not_anothers(prompts: list[str], tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("alice-secret\nbob-secret\n")
-    with cluster(draft=None, coordinator=["--max-requests", "1", "--max-waiting-requests", "3", "--http-tls-terminated",
-                                          "--http-token-file", str(keys)]) as c:
-        def ask(token: str) -> http.client.HTTPConnection:
-            connection = http.client.HTTPConnection(c.coordinator.http_address, timeout=PATIENCE)
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": prompts[1], "max_tokens": 3}),
-                               {"Authorization": f"Bearer {token}"})
-            return connection
-
-        first = c.stream(prompts[0], k=0, temperature=0, ignore_eos=True)
-        next(first)
-        waiting = [ask("alice-secret") for _ in range(3)]
-        c.coordinator.wait_value(WAITING, 3)
-        status, body = answer_of(ask("alice-secret"))
-        assert (status, body["error"]["code"]) == (429, "queue_full")
-        other = ask("bob-secret")
-        c.coordinator.wait_value(WAITING, 4)
-        first.cancel()
-        assert {answer_of(one)[0] for one in [*waiting, other]} == {200}
+    with cluster(draft=None, coordinator=[*NARROW, "--http-tls-terminated", "--http-token-file", str(keys)]) as c:
+        assert_queues_are_apart(c, prompts[0], lambda token: ask_from("127.0.0.1", c, prompts[1], token=token), "alice-secret", "bob-secret")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import json
 import os
-import re
 import socket
 import ssl
 import subprocess
@@ -16,7 +15,6 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from outrider import Client, OutriderError
 
 from certificates import Authority, tls_flags
 from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Process, Server, Stream, cluster, eventually, inference_pb2,
@@ -375,49 +373,3 @@ def test_an_item_that_comes_from_itself_or_from_nowhere_is_refused(target: Strea
             assert stream.refused(item).code == code
         answer, = stream.ask(getattr(sequence, kind)(3, tokens))
         assert not answer.HasField("status")
-
-
-# --- a proxy in the environment -------------------------------------------------------------------------------
-
-def test_a_proxy_for_other_programs_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    with running(start_target()) as servers:
-        servers.append(coordinator := start_coordinator(servers[0].address, ""))
-        monkeypatch.undo()
-        eventually(lambda: status_of(f"http://{coordinator.http_address}/health") == 200, "it has reached the target")
-
-
-def test_a_proxy_for_other_programs_is_not_used_by_clients(pair: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, "http://127.0.0.1:9")
-    asked = subprocess.run([BIN / "outrider", "generate", "--address", pair.coordinator.address, "--max-tokens", "3", "Once"],
-                           capture_output=True, text=True, timeout=PATIENCE)
-    assert asked.returncode == 0, asked.stderr
-    with Client(pair.coordinator.address, timeout=PATIENCE) as client:
-        assert len(client.generate("Once", max_tokens=3, ignore_eos=True).tokens) == 3
-
-
-def test_a_proxy_for_grpc_is_used(pair: Cluster) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
-        proxy.settimeout(PATIENCE)
-        with subprocess.Popen([BIN / "outrider", "describe", "--address", pair.coordinator.address], stderr=subprocess.DEVNULL,
-                              env=os.environ | {"grpc_proxy": f"http://127.0.0.1:{proxy.getsockname()[1]}"}) as asking:
-            connection, _ = proxy.accept()
-            with connection:
-                assert connection.recv(1000).startswith(f"CONNECT {pair.coordinator.address} ".encode())
-            asking.kill()
-
-
-# --- a port that is another one's ----------------------------------------------------------------------------
-
-@pytest.mark.parametrize("port", ["target", "HTTP", "metrics"])
-def test_clients_say_what_is_wrong_with_a_port_that_is_not_a_coordinators(pair: Cluster, port: str) -> None:
-    c = pair.coordinator
-    address = {"target": pair.target.address, "HTTP": c.http_address, "metrics": c.metrics_address}[port]
-    asked = subprocess.run([BIN / "outrider", "generate", "--address", address, "Once"], capture_output=True, text=True, timeout=PATIENCE)
-    assert asked.returncode == 1 and asked.stdout == ""
-    assert re.fullmatch(rf"error: .*(another service|{address}).*\n", asked.stderr), asked.stderr
-    with Client(address, timeout=5) as client, pytest.raises(OutriderError) as error:
-        client.generate("Once")
-    assert len(str(error.value)) > 20

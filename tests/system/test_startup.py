@@ -91,7 +91,8 @@ def test_a_normal_start_warns_of_nothing_and_serves_once_it_has_met_its_target(p
         with running(start_target(listen=target)):
             serving = coordinator.wait_for_event("serving")
             # Who waits for longer than servers take to start is told of it.
-            assert serving["time"] - listening["time"] > 1.5 or not [line for line in coordinator.lines if '"level":"warning"' in line or '"level":"error"' in line]
+            complaints = [line for line in coordinator.lines if '"level":"warning"' in line or '"level":"error"' in line]
+            assert serving["time"] - listening["time"] > 1.5 or not complaints
             assert "outrider_draft_up" not in {name for name, _ in coordinator.metrics()}, "nor one without an address"
 
 

@@ -18,6 +18,7 @@ outrider_unit_test(coordinator_test
     unit/draft_choice_test.cc
     unit/draft_choice_trees_test.cc
     unit/drafter_test.cc
+    unit/drafter_testing.h
     unit/executor_progress_test.cc
     unit/fair_queue_test.cc
     unit/fit_vocabulary_test.cc
@@ -28,6 +29,7 @@ outrider_unit_test(coordinator_test
     unit/link_testing.h
     unit/metrics_test.cc
     unit/model_drafter_test.cc
+    unit/ngram_drafter_test.cc
     unit/parse_drafter_test.cc
     unit/parse_tree_test.cc
     unit/placement_test.cc

@@ -111,16 +111,18 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 }  // namespace
 
 std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
-                                                int default_top_n) {
+                                                GrammarCache* grammars, int default_top_n) {
   using Raw = v1::Draft::WithRawMethod_Propose<v1::Draft::Service>;
   using Service = ItemService<Raw, v1::ProposeRequest, v1::ProposeResponse, &Raw::RequestPropose>;
   return std::make_unique<Service>(
-      worker, info,
-      [&worker, &info, default_top_n](const v1::DraftItem& item, const Service::Results& results) {
+      worker, info, std::make_unique<GrammarGate>(worker, grammars, UntilCompiled::kGoWithout),
+      [&worker, &info, default_top_n](const v1::DraftItem& item, const Service::Results& results,
+                                      GrammarGate& gate) {
         if (item.has_promote()) {
           const auto id = ParseSequenceId(item.promote().sequence_id());
-          if (id.ok()) worker.Promote(*id, DeadlineOf(item.promote().budget()));
-          return;
+          if (!id.ok()) return;
+          const absl::Time deadline = DeadlineOf(item.promote().budget());
+          return gate.Do(*id, [&worker, id = *id, deadline] { worker.Promote(id, deadline); });
         }
         const v1::ProposeItem& propose = item.propose();
         SubmitItem(
@@ -130,7 +132,7 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
               if (propose.draw_next()) PostNext(propose.sequence(), results, work);
               return ParsePropose(propose, info, work);
             },
-            FillResult, results, worker);
+            FillResult, results, gate);
       });
 }
 
@@ -153,8 +155,10 @@ ModelServiceSpec DraftSpec() {
                 ->check(CLI::Range(0, 1 << 24));
           },
       .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
-      .make_service = [top_n](Worker& worker,
-                              const v1::ServerInfo& info) { return MakeDraftService(worker, info, *top_n); }};
+      .make_service =
+          [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars) {
+            return MakeDraftService(worker, info, grammars, *top_n);
+          }};
 }
 
 }  // namespace outrider

@@ -7,10 +7,11 @@
 
 namespace outrider {
 
-// Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it. Keeps
-// `default_top_n` tokens of a distribution unless the request says otherwise.
+// Converts items to work and answers to results. Thread-safe. Arguments are as in
+// ModelServiceSpec::make_service. Keeps `default_top_n` tokens of a distribution unless the request says
+// otherwise.
 std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
-                                                int default_top_n);
+                                                GrammarCache* grammars, int default_top_n);
 
 // What a program says of the draft that it serves.
 ModelServiceSpec DraftSpec();

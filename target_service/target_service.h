@@ -7,8 +7,10 @@
 
 namespace outrider {
 
-// Converts items to work and answers to results. Thread-safe. `worker` and `info` must outlive it.
-std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info);
+// Converts items to work and answers to results. Thread-safe. Arguments are as in
+// ModelServiceSpec::make_service.
+std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info,
+                                                 GrammarCache* grammars);
 
 // What a program says of the target that it serves.
 ModelServiceSpec TargetSpec();

@@ -9,6 +9,7 @@
 #include "common/rpc/drafters.h"
 #include "common/rpc/security_flags.h"
 #include "common/spec/status.h"
+#include "common/text/strings.h"
 
 namespace outrider {
 namespace {
@@ -74,10 +75,51 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
               ->check(CLI::Range(0, 1024))};
 }
 
-void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request) {
+// What the output is held to: one of these. Returns them.
+std::vector<CLI::Option*> DefineGrammarFlags(CLI::App& command, v1::SamplingParams* sampling) {
+  // Defines a flag whose value is a file's content.
+  const auto add_file = [&](const char* flag, void (*set)(v1::Grammar*, std::string), const char* help) {
+    const auto read = [sampling, flag, set](const std::string& path) {
+      std::optional<std::string> text = ReadFile(path);
+      if (!text) throw CLI::ValidationError(flag, absl::StrCat("'", path, "' cannot be read, or is empty"));
+      set(sampling->mutable_grammar(), *std::move(text));
+    };
+    return command.add_option_function<std::string>(flag, read, help);
+  };
+  std::vector<CLI::Option*> flags = {
+      add_file(
+          "--json-schema",
+          [](v1::Grammar* grammar, std::string text) { grammar->set_json_schema(std::move(text)); },
+          "file with a JSON Schema; the output is JSON that validates against it"),
+      command.add_option_function<std::string>(
+          "--regex", [sampling](const std::string& regex) { sampling->mutable_grammar()->set_regex(regex); },
+          "the output matches this regular expression as a whole"),
+      command
+          .add_option_function<std::vector<std::string>>(
+              "--choice",
+              [sampling](const std::vector<std::string>& texts) {
+                for (const std::string& text : texts) {
+                  sampling->mutable_grammar()->mutable_choices()->add_texts(text);
+                }
+              },
+              "the output is this text, or one of several; may be given again")
+          ->allow_extra_args(false),
+      add_file(
+          "--grammar", [](v1::Grammar* grammar, std::string text) { grammar->set_ebnf(std::move(text)); },
+          "file with a grammar in llama.cpp's GBNF, which the output follows"),
+  };
+  for (auto flag = flags.begin(); flag != flags.end(); ++flag) {
+    for (auto other = flags.begin(); other != flag; ++other) (*flag)->excludes(*other);
+  }
+  return flags;
+}
+
+void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request,
+                     const std::vector<CLI::Option*>& excluded) {
   CLI::Option* width = AddField<uint32_t>(
       command, "--beam-width", [request](uint32_t texts) { request->mutable_beam()->set_width(texts); },
       "search for the likeliest text, following this many; without it, sample");
+  for (CLI::Option* option : excluded) width->excludes(option);
   AddField<uint32_t>(
       command, "--beam-draft-width",
       [request](uint32_t texts) { request->mutable_beam()->set_draft_width(texts); },
@@ -107,8 +149,8 @@ void DefineConnectionFlags(CLI::App& command, ChatFlags& flags) {
   }
 }
 
-// How to sample, when to stop and how to speculate.
-void DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
+// How to sample, when to stop and how to speculate. Returns the flags that a search does not take.
+std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
   v1::SamplingParams* sampling = request->mutable_sampling();
   v1::StopOptions* stop = request->mutable_stop();
   v1::SpeculationOptions* speculation = request->mutable_speculation();
@@ -130,6 +172,7 @@ void DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
            "off the logits of tokens emitted; 0");
   AddField(command, "--frequency-penalty", sampling, &v1::SamplingParams::set_frequency_penalty,
            "the same, once for each time; 0");
+  const std::vector<CLI::Option*> grammar_flags = DefineGrammarFlags(command, sampling);
   AddField(command, "--seed", request, &v1::GenerateRequest::set_seed, "key of all random numbers; drawn");
   command
       .add_option_function<std::vector<std::string>>(
@@ -165,6 +208,7 @@ void DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
            "the draft's own; the target's");
   AddField(command, "--lenience", speculation, &v1::SpeculationOptions::set_lenience,
            "below 1: faster and not exact; 1");
+  return grammar_flags;
 }
 
 }  // namespace
@@ -177,13 +221,13 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       "--chat", flags.chat, "PROMPT is a question, which the model's chat template puts into its form");
   command.add_option("--system", flags.system, "what the model is told before it")->needs(chat);
   v1::GenerateRequest* request = &flags.request;
-  DefineRequestFlags(command, request);
+  const std::vector<CLI::Option*> grammar_flags = DefineRequestFlags(command, request);
   CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
                             "samples of one prompt, or best texts of a search; 1");
   AddField<std::string>(
       command, "--prediction", [request](const std::string& text) { request->set_prediction(text); },
       "a text that much of the answer is likely to repeat, from which it is drafted");
-  DefineBeamFlags(command, request);
+  DefineBeamFlags(command, request, grammar_flags);
   CLI::Option* trace = command
                            .add_flag_function(
                                "--trace", [request](int64_t times) { request->set_trace(times > 0); },

@@ -89,6 +89,28 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
   return absl::OkStatus();
 }
 
+// A rule whose alternatives are these texts.
+absl::StatusOr<std::string> ToRule(const v1::Grammar::Choices& choices) {
+  if (choices.texts().empty()) return FieldError("grammar", "at least one choice", "none");
+  std::string rule = "root ::= ";
+  for (const std::string& text : choices.texts()) {
+    if (text.empty()) return FieldError("grammar", "choices that are not empty", "an empty one");
+    if (rule.back() == '"') rule += " | ";
+    rule += '"';
+    for (const char c : text) {
+      if (c == '"' || c == '\\') {
+        absl::StrAppend(&rule, "\\", std::string(1, c));
+      } else if (static_cast<unsigned char>(c) < 0x20) {
+        absl::StrAppend(&rule, "\\u", absl::Hex(c, absl::kZeroPad4));
+      } else {
+        rule += c;
+      }
+    }
+    rule += '"';
+  }
+  return rule;
+}
+
 }  // namespace
 
 absl::StatusOr<Proposal> ParseProposal(const DraftNodes& nodes, Rule rule, int vocab_size) {
@@ -324,6 +346,35 @@ SamplingParams ParseSampling(const v1::SamplingParams& proto,
   params.min_tokens = static_cast<int>(proto.min_tokens());
   params.eos_ids = ToTokens(end_ids);
   return params;
+}
+
+absl::StatusOr<GrammarText> ParseGrammar(const v1::Grammar& grammar) {
+  GrammarText text;
+  switch (grammar.form_case()) {
+    case v1::Grammar::kJsonSchema:
+      text = {GrammarSyntax::kJsonSchema, grammar.json_schema()};
+      break;
+    case v1::Grammar::kRegex:
+      text = {GrammarSyntax::kRegex, grammar.regex()};
+      break;
+    case v1::Grammar::kEbnf:
+      text = {GrammarSyntax::kEbnf, grammar.ebnf()};
+      break;
+    case v1::Grammar::kChoices:
+      text = {GrammarSyntax::kEbnf, OUTRIDER_TRY(ToRule(grammar.choices()))};
+      break;
+    case v1::Grammar::kStructuralTag:
+      text = {GrammarSyntax::kStructuralTag, grammar.structural_tag()};
+      break;
+    default:
+      return FieldError("grammar", "json_schema, regex, ebnf, choices, structural_tag",
+                        "none of them is set");
+  }
+  if (text.text.size() > kMaxGrammarText) {
+    return FieldError("grammar", absl::StrCat("at most ", kMaxGrammarText, " bytes"),
+                      absl::StrCat(text.text.size(), " bytes"));
+  }
+  return text;
 }
 
 }  // namespace outrider

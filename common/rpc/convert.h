@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/grammar/grammar.h"
 #include "common/spec/controls.h"
 #include "common/spec/distribution.h"
 #include "common/spec/proposal.h"
@@ -73,8 +74,12 @@ absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids,
 
 std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids);
 
-// The sampling controls; `end_ids` are the ids that min_tokens suppresses.
+// The sampling controls but for the grammar; `end_ids` are the ids that min_tokens suppresses.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids);
+
+// INVALID_ARGUMENT, naming "grammar", for one without a form, without choices, or larger than
+// kMaxGrammarText. The text is not parsed.
+absl::StatusOr<GrammarText> ParseGrammar(const v1::Grammar& grammar);
 
 }  // namespace outrider

@@ -11,6 +11,7 @@
 #include "common/engine/worker.h"
 #include "common/obs/log.h"
 #include "common/rpc/batch_server.h"
+#include "common/serve/grammar_gate.h"
 #include "common/serve/model_service.h"
 #include "common/serve/serve_item.h"
 #include "common/spec/status.h"
@@ -20,26 +21,28 @@ namespace outrider {
 // Carries out a release or cancel item (of DraftItem or TargetItem). Returns whether it was one. An invalid
 // id is ignored: nobody waits for an answer.
 template <class Item>
-bool HandleControlItem(const Item& item, Worker& worker) {
+bool HandleControlItem(const Item& item, Worker& worker, GrammarGate& gate) {
   if (item.has_release()) {
-    if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) worker.Release(*id);
+    if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) {
+      gate.Do(*id, [&worker, id = *id] { worker.Release(id); });
+    }
     return true;
   }
   if (item.has_cancel()) {
     if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-      worker.Cancel(*id, item.cancel().round());
+      gate.Do(*id, [&worker, id = *id, round = item.cancel().round()] { worker.Cancel(id, round); });
     }
     return true;
   }
   return false;
 }
 
-// Submits an item's work to the worker and posts the answer. `update` is the item's; null if the item is
+// Submits an item's work by `gate` and posts the answer. `update` is the item's; null if the item is
 // empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `fill_result(answer,
 // result)` adds what only one of the services answers with; the answer may be an error.
 template <class Response, class ParseWork, class FillResult>
 void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
-                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, Worker& worker) {
+                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, GrammarGate& gate) {
   const std::string id = update == nullptr ? "" : update->sequence_id();
   const uint64_t round = update == nullptr ? 0 : update->round();
   auto answer = [results, id, round, fill_result](const Answer& a) {
@@ -65,7 +68,11 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
   if (!work.ok()) return answer(Refusal(work.status(), 0));
   work->invalid.Update(parse_work(*work));
   work->answer = std::move(answer);
-  worker.Submit(*std::move(work));
+  const v1::SamplingParams& sampling = update->params().sampling();
+  if (!sampling.has_grammar()) return gate.Submit(*std::move(work), /*grammar=*/nullptr);
+  const absl::StatusOr<GrammarText> grammar = ParseGrammar(sampling.grammar());
+  work->invalid.Update(grammar.status());
+  gate.Submit(*std::move(work), grammar.ok() ? &*grammar : nullptr);
 }
 
 // `Raw` is the generated service, whose method is raw, and kRequest accepts that method's calls. Thread-safe.
@@ -76,12 +83,13 @@ class ItemService final : public Raw, public StreamService {
   using Results = std::shared_ptr<Outbox<Response>>;
 
   // `worker` and `info` must outlive this. `on_item` takes the items that HandleControlItem does not.
-  ItemService(Worker& worker, const v1::ServerInfo& info,
-              std::function<void(const Item& item, const Results& results)> on_item)
-      : streams_(
+  ItemService(Worker& worker, const v1::ServerInfo& info, std::unique_ptr<GrammarGate> gate,
+              std::function<void(const Item& item, const Results& results, GrammarGate& gate)> on_item)
+      : gate_(std::move(gate)),
+        streams_(
             info,
-            [&worker, on_item = std::move(on_item)](const Item& item, const Results& results) {
-              if (!HandleControlItem(item, worker)) on_item(item, results);
+            [this, &worker, on_item = std::move(on_item)](const Item& item, const Results& results) {
+              if (!HandleControlItem(item, worker, *gate_)) on_item(item, results, *gate_);
             },
             [&worker] { return worker.items(); }) {}
 
@@ -97,6 +105,7 @@ class ItemService final : public Raw, public StreamService {
   void EndStreams() override { streams_.EndAll(); }
 
  private:
+  const std::unique_ptr<GrammarGate> gate_;
   BatchServer<Request, Response> streams_;
 };
 

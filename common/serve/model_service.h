@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "common/engine/worker.h"
+#include "common/grammar/grammar_cache.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -46,8 +47,10 @@ struct ModelServiceSpec {
   // Adds to `info` what is specific to this service; may be null.
   std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
   std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
-  // The gRPC service; both arguments outlive it.
-  std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info)> make_service;
+  // The gRPC service. `worker` and `info` outlive it, and `grammars`, which may be null for none, ends first.
+  std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info,
+                                               GrammarCache* grammars)>
+      make_service;
 };
 
 struct ModelProgramSpec {

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/model_config.h"
 #include "common/gguf/model_path.h"
+#include "common/grammar/vocabulary.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
 #include "common/obs/version.h"
@@ -146,8 +147,7 @@ std::function<bool()> EngineIsStuck(const Worker& worker) {
 
 absl::Status ServedModel::Check() {
   OUTRIDER_TRY(ReadModelConfig(options_.runner.model_dir));
-  const auto tokenizer = OUTRIDER_TRY(Tokenizer::Load(FileOf(options_.runner.model_dir, "tokenizer.json")));
-  tokenizer_ = tokenizer->Fingerprint();
+  tokenizer_ = OUTRIDER_TRY(Tokenizer::Load(FileOf(options_.runner.model_dir, "tokenizer.json")));
   return absl::OkStatus();
 }
 
@@ -183,7 +183,7 @@ absl::Status ServedModel::TryToLoad() {
   };
   runner_ = OUTRIDER_TRY(Runner::Load(options_.runner));
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
-  info_ = Describe(*runner_, options_, tokenizer_);
+  info_ = Describe(*runner_, options_, tokenizer_->Fingerprint());
   if (spec_.complete_info) spec_.complete_info(info_);
   return absl::OkStatus();
 }
@@ -230,7 +230,11 @@ Endpoint ServedModel::Start() {
   std::unique_ptr<Sampler> sampler = spec_.make_sampler(info_);
   worker_.emplace(std::move(runner_), std::move(sampler), options_.worker, std::move(hooks),
                   std::move(source));
-  service_ = spec_.make_service(*worker_, info_);
+  grammars_.emplace([this] {
+    const ModelConfig& config = worker_->runner().config();
+    return VocabularyOf(*tokenizer_, config.decoder.vocab_size, config.eos_token_ids);
+  });
+  service_ = spec_.make_service(*worker_, info_, &*grammars_);
   return {.flag = options_.listen_flag,
           .listen = options_.listen,
           .service = service_->service(),

@@ -25,6 +25,7 @@
 #include "common/serve/server_process.h"
 #include "common/serve/stall_watch.h"
 #include "common/spec/types.h"
+#include "common/text/tokenizer.h"
 #include "outrider/v1/sequence.pb.h"
 
 namespace outrider {
@@ -82,7 +83,9 @@ class ServedModel {
   // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
   // Whether both models have the same tokens.
-  bool SpeaksAs(const ServedModel& other) const { return tokenizer_ == other.tokenizer_; }
+  bool SpeaksAs(const ServedModel& other) const {
+    return tokenizer_->Fingerprint() == other.tokenizer_->Fingerprint();
+  }
   // Loads the model, or ends the process. Any thread. `budget` divides the memory among models; null if there
   // is only one.
   void Load(KvBudget* budget);
@@ -113,7 +116,7 @@ class ServedModel {
 
   const ModelServiceSpec& spec_;
   ServedModelOptions options_;
-  uint64_t tokenizer_ = 0;            // its fingerprint
+  std::unique_ptr<const Tokenizer> tokenizer_;
   std::atomic<bool> drains_ = false;  // a rank other than 0; then rank 0's end is no failure
   std::unique_ptr<Runner> runner_;
   v1::ServerInfo info_;
@@ -121,8 +124,9 @@ class ServedModel {
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   std::optional<QueuePoller> poller_;
   std::unique_ptr<StreamService> service_;
-  std::optional<Worker> worker_;  // ends first: its thread uses the others
+  std::optional<Worker> worker_;  // ends before these: its thread uses them
   std::optional<StallWatch> watch_;
+  std::optional<GrammarCache> grammars_;  // ends first: its thread uses the others
 };
 
 }  // namespace outrider

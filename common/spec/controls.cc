@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
@@ -137,7 +138,8 @@ Controls::Controls(SamplingParams params, size_t prompt_length, int vocab)
       row_controls_(ToRowControls(params_)),
       prompt_length_(prompt_length),
       vocab_(vocab),
-      counts_(prompt_length) {}
+      counts_(prompt_length),
+      mask_(params_.grammar == nullptr ? nullptr : params_.grammar->NewMask()) {}
 
 void Controls::ApplyPenalties(std::span<const TokenId> context, std::span<float> row) {
   for (const auto& [id, bias] : params_.logit_bias) row[id] += bias;
@@ -155,9 +157,10 @@ void Controls::ApplyPenalties(std::span<const TokenId> context, std::span<float>
   }
 }
 
-bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
-  const bool hold_eos = context_length < prompt_length_ + params_.min_tokens && !params_.eos_ids.empty();
-  if (params_.allowed_ids.empty() && params_.bad_ids.empty() && !hold_eos) return false;
+bool Controls::ApplyMasks(std::span<const TokenId> context, std::span<float> row) {
+  const bool hold_eos = context.size() < prompt_length_ + params_.min_tokens && !params_.eos_ids.empty();
+  if (params_.allowed_ids.empty() && params_.bad_ids.empty() && !hold_eos && mask_.get() == nullptr)
+    return false;
   if (!params_.allowed_ids.empty()) {
     std::vector<float>& values = scratch_.values;
     values.clear();
@@ -166,8 +169,16 @@ bool Controls::ApplyMasks(size_t context_length, std::span<float> row) {
     for (size_t i = 0; i < values.size(); ++i) row[params_.allowed_ids[i]] = values[i];
   }
   for (TokenId id : params_.bad_ids) row[id] = kRemoved;
+  if (mask_.get() != nullptr && context.size() >= prompt_length_) {
+    mask_.get()->Apply(context.subspan(prompt_length_), row);
+  }
   if (hold_eos) {
-    for (TokenId id : params_.eos_ids) row[id] = kRemoved;
+    std::vector<float>& values = scratch_.values;
+    values.clear();
+    for (TokenId id : params_.eos_ids) values.push_back(std::exchange(row[id], kRemoved));
+    if (mask_.get() != nullptr && FindMax(row).value == kRemoved) {
+      for (size_t i = values.size(); i-- > 0;) row[params_.eos_ids[i]] = values[i];
+    }
   }
   return true;
 }
@@ -177,7 +188,10 @@ absl::StatusOr<WeightRow> Controls::Apply(std::span<const TokenId> context, std:
   ApplyPenalties(context, row);
   MaxResult max = FindMax(row);
   if (!max.finite) return NotFiniteError();
-  if (ApplyMasks(context.size(), row)) max = FindMax(row);
+  if (ApplyMasks(context, row)) max = FindMax(row);
+  if (max.value == kRemoved) {
+    return InvalidFor(kNoTokenLeft, "the grammar, allowed_ids and bad_ids leave no token");
+  }
   if (greedy()) return WeightRow{.point_mass = max.index, .logits = row};
   HostRow shaping(row, max.value, scratch_);
   ShapeInOrder(shaping, row_controls_);

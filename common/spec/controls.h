@@ -3,6 +3,7 @@
 // do.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "common/spec/distribution.h"
 #include "common/spec/selection.h"
 #include "common/spec/shape_in_order.h"
+#include "common/spec/token_mask.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -31,6 +33,7 @@ struct SamplingParams {
   std::vector<TokenId> bad_ids = {};
   int min_tokens = 0;                 // eos_ids are removed while fewer tokens were output
   std::vector<TokenId> eos_ids = {};  // for min_tokens only; the coordinator decides what ends the text
+  std::shared_ptr<const TokenMaskSource> grammar = nullptr;  // that the output is held to; null: none
 };
 
 // InvalidArgument naming the field, its value and its range.
@@ -77,18 +80,22 @@ struct ControlsScratch {
 // allocates nothing in the steady state.
 class Controls {
  public:
+  static constexpr char kNoTokenLeft[] = "NO_TOKEN_LEFT";
+
   // `prompt_length` tells prompt from output in a context. Fails as ValidateSamplingParams does, and when the
   // ids leave no token that could ever be sampled.
   static absl::StatusOr<Controls> Create(SamplingParams params, size_t prompt_length, int vocab);
 
   // Shapes `row` (the logits of one position, [vocab], float32) in place. `context` is every token before the
   // position, drafted ones included; a span over the same growing sequence makes penalties cheap. Order:
-  // logit_bias, repetition, presence, frequency, allowed and bad ids, min_tokens, temperature, top_k, top_p,
-  // min_p. Each equals the `transformers` processor of that name where there is one, except for ties at the
-  // top_k and top_p cut, which go to the lowest ids.
+  // logit_bias, repetition, presence, frequency, allowed and bad ids, the grammar, min_tokens, temperature,
+  // top_k, top_p, min_p. Where only eos_ids are left, min_tokens does not hold them back. Each equals the
+  // `transformers` processor of that name where there is one, except for ties at the top_k and top_p cut,
+  // which go to the lowest ids.
   //
   // The result refers to `row`. Internal "logits_not_finite" if a logit is NaN or infinite, also after bias
-  // and penalties; the row is then undefined.
+  // and penalties; InvalidArgument, reason kNoTokenLeft, if the masks together leave no token. The row is
+  // then undefined.
   absl::StatusOr<WeightRow> Apply(std::span<const TokenId> context, std::span<float> row);
 
   const SamplingParams& params() const { return params_; }
@@ -98,13 +105,15 @@ class Controls {
  private:
   Controls(SamplingParams params, size_t prompt_length, int vocab);
   void ApplyPenalties(std::span<const TokenId> context, std::span<float> row);
-  bool ApplyMasks(size_t context_length, std::span<float> row);
+  // Returns whether any token may have been removed.
+  bool ApplyMasks(std::span<const TokenId> context, std::span<float> row);
 
   SamplingParams params_;
   team::RowControls row_controls_;
   size_t prompt_length_;
   int vocab_;
   TokenCounts counts_;
+  AnyTokenMask mask_;  // of the grammar
   ControlsScratch scratch_;
 };
 

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/obs/version.h"
+#include "common/rpc/convert.h"
 #include "common/rpc/error.h"
+#include "common/spec/status.h"
 #include "coordinator/api/request_context.h"
 
 namespace outrider {
@@ -166,6 +168,7 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   absl::StatusOr<Request> request = co_await Parse();
   if (cancelled_) co_return interruption_;
   if (request.ok()) {
+    if (absl::Status status = co_await Compile(*request); !status.ok()) co_return status;
     request->context = context_;
     if (parts_.cache_key) request->params.set_cache_salt(CacheSalt(client_, *parts_.cache_key));
   }
@@ -199,6 +202,31 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
   co_return co_await asio::co_spawn(
       parts_.parsers, [&parse]() -> asio::awaitable<absl::StatusOr<Request>> { co_return parse(); },
       asio::use_awaitable);
+}
+
+asio::awaitable<absl::Status> GenerateCall::Compile(Request& request) {
+  const v1::SamplingParams& sampling = request.params.sampling();
+  if (!sampling.has_grammar()) co_return absl::OkStatus();
+  const auto compiled = std::make_shared<std::optional<GrammarCache::Result>>();
+  // The form was checked when the request was parsed.
+  parts_.grammars->Get(*ParseGrammar(sampling.grammar()),
+                       [compiled, self = shared_from_this()](const GrammarCache::Result& result) {
+                         asio::post(self->executor_, [compiled, self, result] {
+                           *compiled = result;
+                           self->interrupted_.Notify();
+                         });
+                       });
+  while (!*compiled && !cancelled_ && Clock::now() < deadline_) co_await interrupted_.Wait(deadline_);
+  if (cancelled_) co_return interruption_;
+  if (!*compiled) co_return absl::DeadlineExceededError("deadline exceeded");
+  if (!(*compiled)->ok()) co_return FieldErrorUnder("sampling", (*compiled)->status());
+  request.grammar = ***compiled;
+  if (request.grammar->bytes() > kMaxGrammarOfBytes) {
+    co_return FieldError(
+        "sampling.grammar", "one with fewer states",
+        absl::StrCat("compiled it has ", request.grammar->bytes(), " bytes, more than ", kMaxGrammarOfBytes));
+  }
+  co_return absl::OkStatus();
 }
 
 asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {

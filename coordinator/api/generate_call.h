@@ -15,6 +15,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "common/grammar/grammar_cache.h"
+#include "common/grammar/vocabulary.h"
 #include "common/net/asio.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/admission/admission.h"
@@ -187,6 +189,7 @@ struct ServiceParts {
   Clock::duration stream_interval;       // between chunks to one client
   Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
   std::shared_ptr<BeamChoices> beam_choices = std::make_shared<BeamChoices>();
+  std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>(BytesVocabulary);
 };
 
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
@@ -223,6 +226,8 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
   asio::awaitable<absl::StatusOr<Request>> Parse();
+  // Compiles the grammar of a request that has one.
+  asio::awaitable<absl::Status> Compile(Request& request);
   void Interrupt(absl::Status reason);
   asio::awaitable<absl::Status> RunSamples(Request request);
   asio::awaitable<absl::Status> RunSearch(Request request);
@@ -255,7 +260,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   std::unique_ptr<BeamLoop> search_;  // instead of samples_
   uint32_t wanted_samples_ = 0;
   TaskGroup running_;  // the samples
-  Event interrupted_;  // cancelled_ is true now
+  Event interrupted_;  // cancelled_ is true now, or a grammar is compiled
   bool cancelled_ = false;
   bool done_ = false;  // with the stream
   Event read_;         // done_ is true now

@@ -220,6 +220,13 @@ absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
   return CheckRange("speculation.draft_top_n", proto.speculation().draft_top_n(), 0, vocab_size);
 }
 
+absl::Status CheckGrammar(const v1::GenerateRequest& proto) {
+  if (!proto.sampling().has_grammar()) return absl::OkStatus();
+  if (proto.stop().ignore_eos())
+    return FieldError("stop.ignore_eos", "false with a grammar, which says where a text ends", "true");
+  return FieldErrorUnder("sampling", ParseGrammar(proto.sampling().grammar()).status());
+}
+
 // Parses the options under which draft and target no longer follow the same parameters.
 absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
   if (speculation.has_draft_temperature()) {
@@ -283,6 +290,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   request.resumed = ToTokens(proto.resume_from());
 
   OUTRIDER_TRY(CheckStops(proto, vocab_size));
+  OUTRIDER_TRY(CheckGrammar(proto));
   request.stop_strings.assign(proto.stop().strings().begin(), proto.stop().strings().end());
   request.end_ids = ToTokens(proto.stop().token_ids());
   if (!proto.stop().ignore_eos()) {

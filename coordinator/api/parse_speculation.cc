@@ -21,7 +21,7 @@ constexpr int kDepth = 4;  // the default depth of a tree whose shape does not s
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
   if (kind == v1::DRAFTER_KIND_NGRAM || kind == v1::DRAFTER_KIND_COPY || kind == v1::DRAFTER_KIND_AUTO ||
-      kind == v1::DRAFTER_KIND_NONE) {
+      kind == v1::DRAFTER_KIND_NONE || kind == v1::DRAFTER_KIND_GRAMMAR) {
     return true;
   }
   const v1::Proposer proposer = ProposerOf(kind);
@@ -191,9 +191,19 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    request.drafter = request.prediction.empty() ? DefaultDrafter(defaults) : v1::DRAFTER_KIND_AUTO;
+    // AUTO makes no trees, which a grammar's tokens are not worth.
+    const std::string& tree = speculation.tree().empty() ? defaults.tree : speculation.tree();
+    const bool is_forced = request.params.sampling().has_grammar() && (tree == "none" || tree == "auto");
+    request.drafter =
+        is_forced || !request.prediction.empty() ? v1::DRAFTER_KIND_AUTO : DefaultDrafter(defaults);
   }
   OUTRIDER_TRY(CheckDrafter(request.drafter, defaults, &target));
+  if (request.drafter == v1::DRAFTER_KIND_GRAMMAR && !request.params.sampling().has_grammar()) {
+    if (speculation.drafter() == request.drafter) {
+      return FieldError("speculation.drafter", "another, without sampling.grammar", "grammar");
+    }
+    request.drafter = v1::DRAFTER_KIND_NONE;
+  }
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
   request.adaptive = defaults.adaptive && repeatable && !speculation.has_draft_tokens();
   request.draft_tokens =

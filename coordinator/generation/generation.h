@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "common/grammar/grammar.h"
 #include "common/kv/prefix_hash.h"
 #include "common/net/asio.h"
 #include "common/spec/proposal.h"
@@ -26,6 +28,7 @@ struct Request {
   std::vector<TokenId> resumed;
   std::vector<TokenId> prediction;  // what the answer is likely to repeat
   v1::SequenceParams params;
+  std::shared_ptr<const Grammar> grammar;  // that of `params`, for bytes; null: none
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;           // K
   bool adaptive = false;          // draft_tokens is only the largest K; the policy chooses

@@ -54,7 +54,8 @@ asio::awaitable<std::optional<std::string>> Completion::NextEvents() {
   if (next) co_return answer_.AddAsEvent(next->prompt, *next->chunk);
   ended_ = true;
   if (calls_.status().ok()) co_return answer_.LastEvents();
-  co_return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint).body) + DoneEvent();
+  co_return ServerSentEvent(ToHttpError(calls_.status(), request_.endpoint, request_.grammar_field).body) +
+      DoneEvent();
 }
 
 // gRPC's threads only post to the executor. Lives until gRPC has done with it, perhaps longer than its owner.

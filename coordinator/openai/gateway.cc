@@ -34,8 +34,9 @@ HttpResponse JsonResponse(int status, std::string body) {
           .close = false};
 }
 
-HttpResponse ErrorResponse(const absl::Status& status, Endpoint endpoint = Endpoint::kCompletions) {
-  HttpError error = ToHttpError(status, endpoint);
+HttpResponse ErrorResponse(const absl::Status& status, Endpoint endpoint = Endpoint::kCompletions,
+                           const std::string& grammar_field = "") {
+  HttpError error = ToHttpError(status, endpoint, grammar_field);
   HttpResponse response = JsonResponse(error.status, std::move(error.body));
   if (error.retry_after_seconds > 0) {
     response.headers.emplace_back("Retry-After", std::to_string(error.retry_after_seconds));
@@ -291,10 +292,13 @@ class Gateway::Server {
   }
 
   static asio::awaitable<HttpResponse> Complete(std::shared_ptr<Completion> completion) {
-    const Endpoint endpoint = completion->request().endpoint;
-    if (!completion->request().stream) {
+    const OpenAiRequest& request = completion->request();
+    const auto refused = [&request](const absl::Status& status) {
+      return ErrorResponse(status, request.endpoint, request.grammar_field);
+    };
+    if (!request.stream) {
       absl::StatusOr<std::vector<std::string>> body = co_await completion->Body();
-      if (!body.ok()) co_return ErrorResponse(body.status(), endpoint);
+      if (!body.ok()) co_return refused(body.status());
       HttpResponse response = JsonResponse(200, "");
       response.length = 0;
       for (const std::string& piece : *body) *response.length += piece.size();
@@ -305,7 +309,7 @@ class Gateway::Server {
     }
     // The first chunk shows whether there is an answer at all, and with it the HTTP status.
     const absl::Status status = co_await completion->Begin();
-    if (!status.ok()) co_return ErrorResponse(status, endpoint);
+    if (!status.ok()) co_return refused(status);
     HttpResponse response;
     response.headers = {{"Content-Type", "text/event-stream"}, {"Cache-Control", "no-cache"}};
     response.next_piece = [completion = std::move(completion)] { return completion->NextEvents(); };

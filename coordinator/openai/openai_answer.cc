@@ -64,7 +64,7 @@ Kind KindOf(absl::StatusCode code) {
 }
 
 // A field of GenerateRequest by its name in OpenAI's API. The names of the gateway's own errors are those.
-std::string ParamOf(const std::string& field, Endpoint endpoint) {
+std::string ParamOf(const std::string& field, Endpoint endpoint, const std::string& grammar_field) {
   const bool chat = endpoint == Endpoint::kChat;
   static const auto* const names = new std::map<std::string, std::string>{
       {"text", "prompt"},
@@ -81,6 +81,7 @@ std::string ParamOf(const std::string& field, Endpoint endpoint) {
   if (const auto name = names->find(field); name != names->end()) return name->second;
   if (field == "logprobs.top") return chat ? "top_logprobs" : "logprobs";
   if (field == "prompt") return chat ? "messages" : "prompt";
+  if (field == "sampling.grammar" && !grammar_field.empty()) return grammar_field;
   for (const char* section : {"sampling.", "stop.", "speculation."}) {
     if (absl::StartsWith(field, section)) return field.substr(std::string(section).size());
   }
@@ -281,13 +282,13 @@ std::string OpenAiLogprobs::ToJson() const {
                       R"(],"top_logprobs":[)", tops_, R"(],"text_offset":[)", offsets_, "]}");
 }
 
-HttpError ToHttpError(const absl::Status& status, Endpoint endpoint) {
+HttpError ToHttpError(const absl::Status& status, Endpoint endpoint, const std::string& grammar_field) {
   const Kind kind = KindOf(status.code());
   HttpError error{.status = kind.status, .body = ""};
   std::string message(status.message());
   Json param = nullptr;
   if (const std::string field = MetadataOf(status, "field"); !field.empty()) {
-    const std::string name = ParamOf(field, endpoint);
+    const std::string name = ParamOf(field, endpoint, grammar_field);
     param = name;
     if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
   }

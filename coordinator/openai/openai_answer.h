@@ -114,7 +114,8 @@ struct HttpError {
   int retry_after_seconds = 0;  // 0: unknown
 };
 
-// `status` is not OK. A field goes by the name that it has at `endpoint`.
-HttpError ToHttpError(const absl::Status& status, Endpoint endpoint);
+// `status` is not OK. A field goes by the name that it has at `endpoint`, and the grammar by that of the
+// request's `grammar_field`, if it has one.
+HttpError ToHttpError(const absl::Status& status, Endpoint endpoint, const std::string& grammar_field = "");
 
 }  // namespace outrider

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
 #include "common/text/json.h"
+#include "coordinator/openai/grammar_fields.h"
 #include "coordinator/openai/json_fields.h"
 
 namespace outrider {
@@ -34,19 +35,14 @@ struct Unsupported {
 const std::vector<Unsupported>& UnsupportedFields() {
   static const auto* const fields = new std::vector<Unsupported>{
       {"bad_words"},
-      {"guided_choice"},
-      {"guided_grammar"},
-      {"guided_json"},
-      {"guided_regex"},
+      {"guided_whitespace_pattern"},
       {"include_stop_str_in_output"},
       {"logits_processors"},
       {"prompt_embeds"},
       {"prompt_logprobs"},
-      {"response_format", Json::object({{"type", "text"}})},
       {"return_token_ids"},
       {"return_tokens_as_token_ids"},
       {"skip_special_tokens", true},
-      {"structured_outputs"},
       {"truncate_prompt_tokens"},
       {"add_special_tokens", true, Endpoint::kCompletions},
       {"suffix", nullptr, Endpoint::kCompletions},
@@ -347,6 +343,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   v1::GenerateRequest* common = &request.common;
   common->set_echo(request.echo);
   ParseSamplingFields(fields, common->mutable_sampling());
+  request.grammar_field = ParseGrammarFields(fields, body, common->mutable_sampling());
   ParseStopFields(fields, endpoint, common->mutable_stop());
   ParseSpeculationFields(fields, common->mutable_speculation());
   ParseLogprobFields(fields, endpoint, request.echo, common->mutable_logprobs());

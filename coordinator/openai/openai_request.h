@@ -16,6 +16,7 @@ struct OpenAiRequest {
   std::string model;                         // empty: not named
   v1::GenerateRequest common;                // all but the prompt
   std::vector<v1::GenerateRequest> prompts;  // at least one, with only the prompt set
+  std::string grammar_field;                 // the field that has the grammar; empty: there is none
   bool echo = false;                         // the answer begins with the prompt
   bool stream = false;
   bool include_usage = false;  // of a stream

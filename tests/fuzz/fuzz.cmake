@@ -33,6 +33,7 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_speculation.cc
     ${CMAKE_SOURCE_DIR}/common/net/http_parser.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/openai/grammar_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)

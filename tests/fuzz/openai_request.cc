@@ -9,6 +9,8 @@ void FuzzTarget(std::string_view input) {
     const auto request = ParseOpenAiRequest(endpoint, std::string(input));
     if (request.ok()) {
       Require(!request->prompts.empty(), "a request has a prompt");
+      Require(request->grammar_field.empty() != request->common.sampling().has_grammar(),
+              "a grammar comes with a field");
       continue;
     }
     const absl::StatusCode code = request.status().code();

@@ -241,14 +241,15 @@ def test_any_item_of_a_stream(pair: Cluster, name: str) -> None:
 FIELDS = ["model", "prompt", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "top_k", "min_p", "n",
           "best_of", "stream", "stream_options", "stop", "stop_token_ids", "seed", "logprobs", "top_logprobs", "echo",
           "logit_bias", "frequency_penalty", "presence_penalty", "repetition_penalty", "min_tokens", "ignore_eos", "user",
-          "suffix", "tools", "tool_choice", "functions", "response_format", "speculation", "allowed_token_ids", "bad_words"]
+          "suffix", "tools", "tool_choice", "functions", "response_format", "speculation", "allowed_token_ids", "bad_words",
+          "structured_outputs", "guided_json", "guided_regex", "guided_choice", "grammar"]
 
 
 def any_json(r: random.Random, depth: int = 0) -> Any:
     kinds = [None, True, False, 0, 1, -1, 4096, 2**31, 2**32, 2**63, 2**64, 0.5, 1e308, -1e-300, *TEXTS, [], {}]
     if depth < 3 and r.random() < 0.3:
         values = [any_json(r, depth + 1) for _ in range(r.choice([1, 2, 3, 40]))]
-        return values if r.random() < 0.5 else {r.choice([*FIELDS, "role", "content", "5", ""]): value for value in values}
+        return values if r.random() < 0.5 else {r.choice([*FIELDS, "type", "json", "regex", "role", "content", "5", ""]): value for value in values}
     return r.choice(kinds)
 
 

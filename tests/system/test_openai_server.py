@@ -68,8 +68,8 @@ def test_a_bad_value_is_refused_by_its_name(case: str, client: openai.OpenAI) ->
 
 def test_what_is_not_supported_is_refused_and_what_is_unknown_ignored(client: openai.OpenAI) -> None:
     options = {"model": MODEL, "prompt": "Once", "temperature": 0, "max_tokens": 4}
-    for unsupported in ({"suffix": "end"}, {"extra_body": {"guided_regex": "a*"}},
-                        {"extra_body": {"response_format": {"type": "json_object"}}}):
+    for unsupported in ({"suffix": "end"}, {"extra_body": {"guided_whitespace_pattern": " "}},
+                        {"extra_body": {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}}):
         with pytest.raises(openai.BadRequestError) as error:
             client.completions.create(**options, **unsupported)
         assert error.value.code == "unsupported_parameter"

@@ -1,13 +1,16 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
+#include <fstream>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/cli/flags.h"
 #include "common/obs/flags.h"
 
@@ -137,6 +140,35 @@ TEST(GenerateFlags, StopTakesOneStringAndLeavesThePrompt) {
   const GenerateFlags flags = Parse({"--stop", "river", "the prompt", "--stop", "a b"});
   EXPECT_EQ(flags.prompt, "the prompt");
   EXPECT_THAT(flags.request.stop().strings(), ElementsAre("river", "a b"));
+}
+
+std::string FileWith(const std::string& text) {
+  static int files = 0;
+  const std::string path = absl::StrCat(testing::TempDir(), "/client_flags_test_", getpid(), "_", ++files);
+  std::ofstream(path) << text;
+  return path;
+}
+
+v1::Grammar GrammarOf(std::vector<std::string> arguments) {
+  return RequestOf(std::move(arguments)).sampling().grammar();
+}
+
+TEST(GenerateFlags, HoldTheOutputToOneGrammar) {
+  EXPECT_EQ(GrammarOf({"p", "--json-schema", FileWith("{\"type\": \"null\"}\n")}).json_schema(),
+            "{\"type\": \"null\"}\n");
+  EXPECT_EQ(GrammarOf({"p", "--grammar", FileWith("root ::= [a-z]")}).ebnf(), "root ::= [a-z]");
+  EXPECT_EQ(GrammarOf({"p", "--regex", "a+|b"}).regex(), "a+|b");
+  EXPECT_THAT(GrammarOf({"--choice", "yes", "p", "--choice", "not at all"}).choices().texts(),
+              ElementsAre("yes", "not at all"));
+  EXPECT_THAT(ErrorOf({"p", "--regex", "a", "--choice", "a"}), HasSubstr("excludes"));
+  EXPECT_THAT(ErrorOf({"p", "--json-schema", FileWith("{}"), "--grammar", FileWith("root ::= [a-z]")}),
+              HasSubstr("excludes"));
+  EXPECT_THAT(ErrorOf({"p", "--regex", "a", "--beam-width", "2"}), HasSubstr("excludes"));
+  for (const char* flag : {"--json-schema", "--grammar"}) {
+    EXPECT_EQ(ErrorOf({"p", flag, "/nowhere"}),
+              absl::StrCat(flag, ": '/nowhere' cannot be read, or is empty"));
+    EXPECT_THAT(ErrorOf({"p", flag, FileWith("")}), HasSubstr("is empty"));
+  }
 }
 
 TEST(GenerateFlags, AWrongFlagOrValueIsNamed) {

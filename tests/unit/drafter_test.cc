@@ -282,7 +282,8 @@ TEST(Request, MayChooseEveryDrafterThatNeedsNothing) {
 
 TEST(Request, IsRefusedADrafterWhosePartsAreMissing) {
   EXPECT_EQ(std::string(Chosen(v1::DRAFTER_KIND_MODEL, false).status().message()),
-            "speculation.drafter: model; no draft service is configured; allowed: ngram, none, copy, auto");
+            "speculation.drafter: model; no draft service is configured; allowed: ngram, none, copy, auto, "
+            "grammar");
   EXPECT_TRUE(Chosen(v1::DRAFTER_KIND_MODEL, true).ok());
 }
 

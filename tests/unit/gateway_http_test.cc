@@ -145,6 +145,16 @@ TEST_F(GatewayTest, ARefusalIsAStatusBeforeTheAnswerAndAnEventWithinIt) {
   EXPECT_THAT(cut_off.body, ::testing::EndsWith("data: [DONE]\n\n"));
 }
 
+TEST_F(GatewayTest, AGrammarIsRefusedByTheNameThatTheClientUsed) {
+  for (bool stream : {false, true}) {
+    const auto refused =
+        Post({{"prompt", "Once"}, {"stream", stream}, {"structured_outputs", {{"regex", "("}}}});
+    EXPECT_EQ(refused.status, 400);
+    EXPECT_THAT(refused.body, ::testing::HasSubstr(R"("param":"structured_outputs.regex")"));
+    EXPECT_THAT(refused.body, ::testing::HasSubstr(R"("message":"structured_outputs.regex: ()"));
+  }
+}
+
 TEST_F(GatewayTest, OneOfSeveralPromptsThatIsRefusedRefusesAll) {
   EXPECT_EQ(Post({{"prompt", {"Once", "busy", "Twice"}}}).status, 429);
 }

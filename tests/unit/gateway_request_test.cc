@@ -1,11 +1,7 @@
 // Requests of the OpenAI API: what is translated, refused and ignored.
 #include <gmock/gmock.h>
 
-#include <nlohmann/json.hpp>
-
-#include "common/rpc/error.h"
-#include "coordinator/openai/openai_answer.h"
-#include "coordinator/openai/openai_request.h"
+#include "openai_request_testing.h"
 
 namespace outrider {
 namespace {
@@ -13,28 +9,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using Json = nlohmann::json;
-
-constexpr char kOneMessage[] = R"("messages": [{"role": "user", "content": "hi"}])";
-
-// A body with the required fields and `more`.
-absl::StatusOr<OpenAiRequest> Completions(const std::string& more) {
-  return ParseOpenAiRequest(Endpoint::kCompletions,
-                            R"({"prompt": "Once")" + (more.empty() ? "}" : "," + more + "}"));
-}
-absl::StatusOr<OpenAiRequest> Chat(const std::string& more) {
-  return ParseOpenAiRequest(Endpoint::kChat,
-                            std::string("{") + kOneMessage + (more.empty() ? "}" : "," + more + "}"));
-}
-
-// The error object of a refusal.
-Json ErrorOf(const absl::StatusOr<OpenAiRequest>& request, Endpoint endpoint = Endpoint::kCompletions) {
-  EXPECT_FALSE(request.ok());
-  if (request.ok()) return {{"param", "none"}, {"code", "none"}, {"message", "none"}};
-  const HttpError error = ToHttpError(request.status(), endpoint);
-  EXPECT_EQ(error.status, 400);
-  return Json::parse(error.body)["error"];
-}
 
 TEST(OpenAiRequest, HasOpenAisDefaults) {
   const OpenAiRequest request = Completions("").value();
@@ -168,8 +142,8 @@ TEST(OpenAiRequest, NullIsAbsentAndUnknownFieldsAreIgnored) {
 
 TEST(OpenAiRequest, RefusesWhatItCannotDoByName) {
   for (const std::string field :
-       {R"("suffix": "end")", R"("response_format": {"type": "json_object"})", R"("guided_regex": "a*")",
-        R"("prompt_logprobs": 0)", R"("skip_special_tokens": false)", R"("include_stop_str_in_output": true)",
+       {R"("suffix": "end")", R"("guided_whitespace_pattern": " ")", R"("prompt_logprobs": 0)",
+        R"("skip_special_tokens": false)", R"("include_stop_str_in_output": true)",
         R"("truncate_prompt_tokens": 5)", R"("add_special_tokens": false)"}) {
     const Json error = ErrorOf(Completions(field));
     EXPECT_EQ(error["code"], "unsupported_parameter") << field;

@@ -37,6 +37,9 @@ class MadeUp final : public v1::Inference::Service {
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
     ++calls;
     if (request->text() == "busy") return ToGrpc(BusyError("QUEUE_FULL", "full", absl::Seconds(3)));
+    if (request->sampling().grammar().regex() == "(") {
+      return ToGrpc(FieldError("sampling.grammar", "a regular expression", "("));
+    }
     if (request->text() == "hang") return Hang(*context);
     if (request->text() == "much") return WriteMuch(*writer);
     v1::GenerateResponse chunk;

@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # A folder includes only itself and folders of earlier rows or earlier in its row; services never each other, but for the
 # pair, which is two of them.
 ORDER = [
-    ["proto", "common/spec", "common/kv", "common/gguf", "common/text"],
+    ["proto", "common/spec", "common/kv", "common/gguf", "common/text", "common/grammar"],
     ["common/engine", "common/rpc", "common/obs", "common/net", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
     ["coordinator/servers", "coordinator/admission", "coordinator/generation", "coordinator/policy", "coordinator/decode",
@@ -28,7 +28,7 @@ ORDER = [
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},
             "coordinator": set()}
 # Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
-CORE = {"common/spec", "common/kv", "common/gguf", "common/text", "common/engine"}
+CORE = {"common/spec", "common/kv", "common/gguf", "common/text", "common/grammar", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
 # Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
 BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set(), "common/engine/torch": set()}

@@ -72,7 +72,7 @@ TEST_F(ParseDrafterTest, WhatTheTargetLacksIsRefusedWithAListOfWhatThereIs) {
   EXPECT_EQ(
       ErrorOf(v1::DRAFTER_KIND_MEDUSA),
       "speculation.drafter: medusa; proposers of the target: eagle, layer_skip; allowed: ngram, none, copy, "
-      "auto, eagle, layer_skip");
+      "auto, eagle, layer_skip, grammar");
   target_.clear_proposers();
   for (const auto kind : {v1::DRAFTER_KIND_MEDUSA, v1::DRAFTER_KIND_BLOCKWISE, v1::DRAFTER_KIND_EAGLE,
                           v1::DRAFTER_KIND_LAYER_SKIP, v1::DRAFTER_KIND_PASS}) {
@@ -88,6 +88,44 @@ TEST_F(ParseDrafterTest, ADefaultIsComparedWithTheTargetToo) {
   EXPECT_THAT(std::string(Parse().status().message()), HasSubstr("pass; proposers of the target: eagle"));
   EXPECT_TRUE(CheckDrafter(v1::DRAFTER_KIND_PASS, defaults_, nullptr).ok()) << "no target was met yet";
   EXPECT_FALSE(CheckDrafter(v1::DRAFTER_KIND_MODEL, defaults_, nullptr).ok());
+}
+
+TEST_F(ParseDrafterTest, WithAGrammarAutoIsTheDefault) {
+  proto_.mutable_sampling()->mutable_grammar()->set_regex("a*");
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_AUTO);
+  defaults_.drafter = v1::DRAFTER_KIND_EAGLE;
+  speculation().set_tree("2x1");
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_EAGLE) << "which makes trees";
+  speculation().clear_tree();
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_GRAMMAR)->drafter, v1::DRAFTER_KIND_GRAMMAR);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_COPY)->drafter, v1::DRAFTER_KIND_COPY);
+}
+
+TEST_F(ParseDrafterTest, AGrammarDraftsForRequestsThatHaveOne) {
+  EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_GRAMMAR),
+              HasSubstr("grammar; allowed: another, without sampling.grammar"));
+  speculation().clear_drafter();
+  defaults_.drafter = v1::DRAFTER_KIND_GRAMMAR;
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_NONE) << "a default is for all";
+}
+
+TEST_F(ParseDrafterTest, AGrammarIsCheckedAsFarAsItIsNotCompiled) {
+  const auto field_of = [&] { return MetadataOf(Parse().status(), "field"); };
+  v1::Grammar& grammar = *proto_.mutable_sampling()->mutable_grammar();
+  EXPECT_EQ(field_of(), "sampling.grammar") << "no form";
+  grammar.mutable_choices();
+  EXPECT_EQ(field_of(), "sampling.grammar");
+  grammar.mutable_choices()->add_texts("");
+  EXPECT_EQ(field_of(), "sampling.grammar");
+  grammar.set_regex(std::string(kMaxGrammarText + 1, 'a'));
+  EXPECT_EQ(field_of(), "sampling.grammar");
+  grammar.set_regex("a*");
+  EXPECT_TRUE(Parse().ok());
+  proto_.mutable_stop()->set_ignore_eos(true);
+  EXPECT_EQ(field_of(), "stop.ignore_eos");
+  proto_.mutable_stop()->clear_ignore_eos();
+  proto_.mutable_beam()->set_width(2);
+  EXPECT_EQ(field_of(), "sampling.grammar") << "a search has none";
 }
 
 TEST_F(ParseDrafterTest, AProposerIsNotAskedForMoreThanItGives) {

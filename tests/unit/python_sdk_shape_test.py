@@ -43,7 +43,7 @@ def test_the_package_has_the_version_of_the_services() -> None:
 EVERY = {
     "max_tokens": 9, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "min_p": 0.25, "repetition_penalty": 1.5,
     "presence_penalty": 0.5, "frequency_penalty": -0.5, "logit_bias": {5: 1.5, 7: -2.0}, "allowed_ids": [1, 2],
-    "bad_ids": [3], "min_tokens": 2, "seed": 2**64 - 1, "sample_index": 4, "stop": ["a", "b"], "stop_token_ids": [6],
+    "bad_ids": [3], "min_tokens": 2, "regex": "a+", "seed": 2**64 - 1, "sample_index": 4, "stop": ["a", "b"], "stop_token_ids": [6],
     "ignore_eos": True, "drafter": "ngram", "draft_tokens": 0, "rule": "block", "schedule": "run_ahead", "tree": "2x2",
     "sibling_order": "random", "draft_top_n": 8,
     "prediction": "a text", "draft_temperature": 0.5, "lenience": 0.5, "beam_width": 4,
@@ -51,12 +51,15 @@ EVERY = {
     "echo": True, "trace": True, "resume_from": [8, 9],
 }
 
+OTHER_GRAMMARS = {"json_schema": {"b": 1, "a": 2}, "choices": ["yes", "no"], "grammar": 'root ::= "a"',
+                  "structural_tag": {"type": "structural_tag"}}
+
 OF_A_CONVERSATION = {"chat_template_kwargs": {"enable_thinking": False}, "continue_final_message": True}
 
 
 def test_every_field_of_a_request_can_be_set() -> None:
     request = build_request("x", 2, EVERY)
-    assert EVERY.keys() | OF_A_CONVERSATION.keys() == Options.__annotations__.keys()
+    assert EVERY.keys() | OTHER_GRAMMARS.keys() | OF_A_CONVERSATION.keys() == Options.__annotations__.keys()
     for message in (request, request.sampling, request.stop, request.speculation, request.logprobs):
         missing = fields(message.DESCRIPTOR) - {field.name for field, _ in message.ListFields()}
         assert missing == ({"tokens", "chat"} if message is request else set())
@@ -74,6 +77,24 @@ def test_every_field_of_a_request_can_be_set() -> None:
     assert (turn.content, list(turn.parts), turn.fields) == ("", ["one", "two"], '{"name": "Ada"}')
     assert build_request("x", 1, {"stop": "word"}).stop.strings == ["word"]
     assert build_request("x", 1, dict.fromkeys(EVERY)) == build_request("x", 1, {}), "None leaves a field out"
+
+
+def test_each_grammar_has_its_form() -> None:
+    def grammar(**option: object) -> sequence_pb2.Grammar:
+        return build_request("x", 1, option).sampling.grammar
+
+    forms = {name: grammar(**{name: value}) for name, value in {"regex": "a+", **OTHER_GRAMMARS}.items()}
+    assert {message.WhichOneof("form") for message in forms.values()} == fields(sequence_pb2.Grammar.DESCRIPTOR)
+    assert forms["json_schema"].json_schema == '{"b": 1, "a": 2}', "in the order that was given"
+    assert grammar(json_schema="{}").json_schema == "{}"
+    assert forms["regex"].regex == "a+"
+    assert list(forms["choices"].choices.texts) == ["yes", "no"]
+    assert forms["grammar"].ebnf == 'root ::= "a"'
+    assert forms["structural_tag"].structural_tag == '{"type": "structural_tag"}'
+    assert grammar(choices=[]).HasField("choices"), "the coordinator's to refuse"
+    assert not build_request("x", 1, dict.fromkeys(["regex", *OTHER_GRAMMARS])).sampling.HasField("grammar")
+    with Client("127.0.0.1:1") as client, pytest.raises(ValueError, match="regex and choices"):
+        client.generate("x", regex="a", choices=["a"])
 
 
 def test_every_drafter_has_a_name() -> None:
@@ -116,6 +137,8 @@ def test_what_cannot_be_sent_is_refused_like_what_may_not(field: str, option: Op
     ("x", {"temprature": 1}, "'temprature' is not an option; there are: max_tokens"), ("x", {"n": 3}, "'n' is not"),
     (b"x", {}, "prompt: a sequence of token ids is wanted, not bytes"),
     ("x", {"bad_ids": "12"}, "bad_ids: a sequence of token ids is wanted, not str"),
+    ("x", {"choices": "yes"}, "choices: a sequence of texts is wanted, not str"),
+    ("x", {"choices": [3]}, "sampling.grammar.choices.texts: "), ("x", {"json_schema": 5}, "sampling.grammar.json_schema: "),
     ([{"role": "user", "text": "x"}], {}, "a message has role and content"),
     ([{"role": "user"}, 3], {}, "a message has role and content"),
     ([{"role": "user", "content": 3}], {}, "chat.messages.content: "),

@@ -97,6 +97,26 @@ TEST(Convert, APathThatIsNoneOfTheProposalsIsRefused) {
   }
 }
 
+TEST(Convert, AGrammarBecomesItsText) {
+  v1::Grammar grammar;
+  grammar.set_json_schema("{}");
+  EXPECT_EQ(*ParseGrammar(grammar), (GrammarText{GrammarSyntax::kJsonSchema, "{}"}));
+  grammar.set_regex("a");
+  EXPECT_EQ(*ParseGrammar(grammar), (GrammarText{GrammarSyntax::kRegex, "a"}));
+  grammar.set_ebnf("root ::= \"a\"");
+  EXPECT_EQ(*ParseGrammar(grammar), (GrammarText{GrammarSyntax::kEbnf, "root ::= \"a\""}));
+  grammar.set_structural_tag("{}");
+  EXPECT_EQ(*ParseGrammar(grammar), (GrammarText{GrammarSyntax::kStructuralTag, "{}"}));
+}
+
+TEST(Convert, ChoicesAreAlternativesOfARule) {
+  v1::Grammar grammar;
+  for (const char* text : {"yes", "\"no\"", "back\\slash", "two\nlines", "é"})
+    grammar.mutable_choices()->add_texts(text);
+  EXPECT_EQ(ParseGrammar(grammar)->text,
+            R"(root ::= "yes" | "\"no\"" | "back\\slash" | "two\u000alines" | "é")");
+}
+
 TEST(FromGrpc, SaysSomethingWhereGrpcDoesNot) {
   const absl::Status unknown = FromGrpc({grpc::StatusCode::UNIMPLEMENTED, ""});
   EXPECT_EQ(unknown.code(), absl::StatusCode::kUnimplemented);

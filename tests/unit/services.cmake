@@ -23,6 +23,7 @@ outrider_unit_test(coordinator_test
     unit/fair_queue_test.cc
     unit/fit_vocabulary_test.cc
     unit/generate_call_test.cc
+    unit/grammar_drafter_test.cc
     unit/grpc_context_test.cc
     unit/limited_memory.cc
     unit/link_test.cc
@@ -50,10 +51,12 @@ target_compile_definitions(coordinator_test PRIVATE
 outrider_unit_test(gateway_test
   SOURCES
     unit/gateway_answer_test.cc
+    unit/gateway_grammar_test.cc
     unit/gateway_http_test.cc
     unit/gateway_limits_test.cc
     unit/gateway_request_test.cc
     unit/http_client.cc
+    unit/openai_request_testing.h
   LIBS outrider::gateway)
 outrider_unit_test(rpc_test
   SOURCES
@@ -79,7 +82,9 @@ outrider_unit_test(serve_test
 outrider_unit_test(model_services_test
   SOURCES
     unit/beam_candidates_test.cc
+    unit/grammar_services_test.cc
     unit/held_sampler.h
     unit/model_services_test.cc
+    unit/model_services_testing.h
     unit/service_specs_test.cc
   LIBS outrider::draft_service outrider::target_service outrider::rpc)

@@ -18,6 +18,7 @@ outrider_unit_test(spec_exactness_test
     unit/likeliest_tree_test.cc
     unit/spec_enumeration.h
     unit/spec_exactness_test.cc
+    unit/spec_grammar_law_test.cc
     unit/spec_law.h
     unit/spec_run_ahead_test.cc
     unit/spec_testing.h

@@ -16,7 +16,7 @@ bool CanApply(const SamplingParams& sampling) {
   const bool penalties = sampling.repetition_penalty != 1 || sampling.presence_penalty != 0 ||
                          sampling.frequency_penalty != 0 || !sampling.logit_bias.empty();
   const bool masks = !sampling.allowed_ids.empty() || !sampling.bad_ids.empty() ||
-                     (sampling.min_tokens > 0 && !sampling.eos_ids.empty());
+                     (sampling.min_tokens > 0 && !sampling.eos_ids.empty()) || sampling.grammar != nullptr;
   return !penalties && !masks;
 }
 

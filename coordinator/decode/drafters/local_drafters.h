@@ -206,7 +206,9 @@ class AutoDrafter final : public Drafter {
     if (was_asked) last_->OnVerdict(n, verdict);
   }
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
-  bool WantsTargetProposal() const override { return !(last_ == first_.get() && first_was_right_); }
+  bool WantsTargetProposal() const override {
+    return last_ == first_.get() ? !first_was_right_ : second_->WantsTargetProposal();
+  }
   // Only the second may be the target.
   void OnProposal(size_t n, TargetProposal proposal) override {
     unused_ = proposal.timing;

@@ -1,5 +1,6 @@
 #include <utility>
 
+#include "coordinator/decode/drafters/grammar_drafter.h"
 #include "coordinator/decode/drafters/model_drafter.h"
 #include "coordinator/decode/round_loop.h"
 
@@ -19,7 +20,7 @@ std::unique_ptr<Drafter> MakeFirst(Generation* generation, NgramOptions options,
   return std::make_unique<NgramDrafter>(generation, options);
 }
 
-std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
+std::unique_ptr<Drafter> MakeFreeAutoDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
   std::unique_ptr<Drafter> second;
   if (generation->request().params.proposer() == v1::PROPOSER_EAGLE) {
     second = std::make_unique<TargetDrafter>(generation, v1::DRAFTER_KIND_EAGLE);
@@ -30,6 +31,13 @@ std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodePar
   }
   return std::make_unique<AutoDrafter>(generation, MakeFirst(generation, parts.ngram, /*only_long=*/true),
                                        std::move(second));
+}
+
+std::unique_ptr<Drafter> MakeAutoDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
+  std::unique_ptr<Drafter> free = MakeFreeAutoDrafter(generation, parts, std::move(fork));
+  if (generation->request().grammar == nullptr) return free;
+  return std::make_unique<AutoDrafter>(
+      generation, std::make_unique<GrammarDrafter>(generation, parts.tokenizer), std::move(free));
 }
 
 }  // namespace
@@ -43,6 +51,8 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
       return std::make_unique<NgramDrafter>(generation, parts.ngram);
     case v1::DRAFTER_KIND_COPY:
       return std::make_unique<CopyDrafter>(generation);
+    case v1::DRAFTER_KIND_GRAMMAR:
+      return std::make_unique<GrammarDrafter>(generation, parts.tokenizer);
     case v1::DRAFTER_KIND_AUTO:
       return MakeAutoDrafter(generation, parts, std::move(fork));
     default:

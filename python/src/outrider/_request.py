@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from google.protobuf.descriptor import FieldDescriptor
@@ -51,6 +52,7 @@ DrafterName = Literal[
     "eagle",
     "layer_skip",
     "pass",
+    "grammar",
 ]
 RuleName = Literal["token", "block", "coupled"]
 ScheduleName = Literal["lockstep", "run_ahead", "auto"]
@@ -77,6 +79,13 @@ class Options(TypedDict, total=False):
         allowed_ids: Only these tokens.
         bad_ids: None of these tokens.
         min_tokens: No end before this many tokens.
+        json_schema: The text is JSON that validates against this schema, a dictionary or JSON. Of this and the next
+            four at most one.
+        regex: The text matches this regular expression as a whole.
+        choices: The text is one of these.
+        grammar: The text follows this grammar, in llama.cpp's GBNF.
+        structural_tag: The text is free outside of tags and follows grammars within, as XGrammar's structural tags
+            say, a dictionary or JSON.
         seed: The same answer again; drawn anew each time.
         sample_index: Which of several samples with the same seed; 0.
         stop: Text, one or several, that ends the answer and is no part of it.
@@ -119,6 +128,11 @@ class Options(TypedDict, total=False):
     allowed_ids: Sequence[int] | None
     bad_ids: Sequence[int] | None
     min_tokens: int | None
+    json_schema: Mapping[str, Any] | str | None
+    regex: str | None
+    choices: Sequence[str] | None
+    grammar: str | None
+    structural_tag: Mapping[str, Any] | str | None
     seed: int | None
     sample_index: int | None
     stop: str | Sequence[str] | None
@@ -159,7 +173,7 @@ _SCHEDULES = _numbers(inference_pb2.Schedule, "SCHEDULE_")
 _SIBLING_ORDERS = _numbers(sequence_pb2.SiblingOrder, "SIBLING_ORDER_")
 _BEAM_STOPS = _numbers(inference_pb2.BeamStop, "BEAM_STOP_")
 
-# Option -> where it goes: a message of the request ("" for the request itself), and the field there.
+# Option -> where it goes: a message of the request ("" for the request itself), by its path, and the field there.
 _FIELDS = {
     "max_tokens": ("stop", "max_tokens"),
     "stop": ("stop", "strings"),
@@ -176,6 +190,11 @@ _FIELDS = {
     "allowed_ids": ("sampling", "allowed_ids"),
     "bad_ids": ("sampling", "bad_ids"),
     "min_tokens": ("sampling", "min_tokens"),
+    "json_schema": ("sampling.grammar", "json_schema"),
+    "regex": ("sampling.grammar", "regex"),
+    "choices": ("sampling.grammar.choices", "texts"),
+    "grammar": ("sampling.grammar", "ebnf"),
+    "structural_tag": ("sampling.grammar", "structural_tag"),
     "drafter": ("speculation", "drafter"),
     "draft_tokens": ("speculation", "draft_tokens"),
     "rule": ("speculation", "rule"),
@@ -203,6 +222,9 @@ _FIELDS = {
 }
 
 
+# Of these there can be one.
+_GRAMMARS = ("json_schema", "regex", "choices", "grammar", "structural_tag")
+
 _TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id"}
 
 # What a field's type can hold; what it may hold is the coordinator's to say.
@@ -216,11 +238,18 @@ _RANGES = {
 
 
 def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.GenerateRequest:
-    """The request. InvalidArgument for what cannot be sent, TypeError for what is no option or has the wrong type."""
+    """The request.
+
+    InvalidArgument for what cannot be sent, TypeError for what is no option or has the wrong type, ValueError for two
+    options of which there can be one.
+    """
     request = inference_pb2.GenerateRequest()
     _set_prompt(request, prompt)
     if n != 1:
         _set(request, "n", n, "n")
+    grammars = [name for name in _GRAMMARS if options.get(name) is not None]
+    if len(grammars) > 1:
+        raise ValueError(f"{' and '.join(grammars)}: the text is held to one grammar")
     for name, value in options.items():
         if name not in _FIELDS:
             raise TypeError(f"{name!r} is not an option; there are: {', '.join(_FIELDS)}")
@@ -229,7 +258,7 @@ def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.Gen
         part, field = _FIELDS[name]
         if part == "chat" and not request.HasField("chat"):
             raise TypeError(f"{name}: the prompt is not a conversation")
-        message: Message = getattr(request, part) if part else request
+        message: Message = attrgetter(part)(request) if part else request
         _set(message, field, _wire_value(name, value), f"{part}.{field}".lstrip("."))
     return request
 
@@ -270,10 +299,14 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_BEAM_STOPS, value, "beam.stop")
     if name == "chat_template_kwargs":
         return json.dumps(value)
+    if name in ("json_schema", "structural_tag") and isinstance(value, Mapping):
+        return json.dumps(value)
     if name == "stop":
         return [value] if isinstance(value, str) else list(value)
     if name == "logit_bias":
         return [_logit_bias(token, bias) for token, bias in value.items()]
+    if name == "choices":
+        return _list(value, name, "texts")
     if name in ("allowed_ids", "bad_ids", "stop_token_ids", "resume_from"):
         return _list(value, name)
     return value
@@ -285,10 +318,10 @@ def _number(numbers: Mapping[str, int], name: str, field: str) -> int:
     return numbers[name]
 
 
-def _list(items: Sequence[Any], name: str) -> list[Any]:
+def _list(items: Sequence[Any], name: str, of: str = "token ids") -> list[Any]:
     # Both would be taken apart, and bytes are even integers.
     if isinstance(items, (str, bytes)):
-        raise TypeError(f"{name}: a sequence of token ids is wanted, not {type(items).__name__}")
+        raise TypeError(f"{name}: a sequence of {of} is wanted, not {type(items).__name__}")
     return list(items)
 
 

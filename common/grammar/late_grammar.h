@@ -1,0 +1,54 @@
+// A grammar that may come later.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "common/spec/token_mask.h"
+
+namespace outrider {
+
+// Its masks remove nothing until it has come: for a draft, whose q is what it drew from. Thread-safe.
+class LateGrammar final : public TokenMaskSource, public std::enable_shared_from_this<LateGrammar> {
+ public:
+  void Come(std::shared_ptr<const TokenMaskSource> source) {
+    const std::lock_guard lock(mutex_);
+    source_ = std::move(source);
+  }
+
+  std::unique_ptr<TokenMask> NewMask() const override { return std::make_unique<Mask>(shared_from_this()); }
+
+ private:
+  class Mask final : public TokenMask {
+   public:
+    explicit Mask(std::shared_ptr<const LateGrammar> grammar) : grammar_(std::move(grammar)) {}
+    Mask(const Mask& other)
+        : grammar_(other.grammar_), mask_(other.mask_ == nullptr ? nullptr : other.mask_->Copy()) {}
+
+    void Apply(std::span<const TokenId> output, std::span<float> row) override {
+      if (mask_ == nullptr) {
+        const std::shared_ptr<const TokenMaskSource> source = grammar_->source();
+        if (source == nullptr) return;
+        mask_ = source->NewMask();
+      }
+      mask_->Apply(output, row);
+    }
+    std::unique_ptr<TokenMask> Copy() const override { return std::make_unique<Mask>(*this); }
+
+   private:
+    const std::shared_ptr<const LateGrammar> grammar_;
+    std::unique_ptr<TokenMask> mask_;  // null until it is there
+  };
+
+  std::shared_ptr<const TokenMaskSource> source() const {
+    const std::lock_guard lock(mutex_);
+    return source_;
+  }
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<const TokenMaskSource> source_;  // under mutex_
+};
+
+}  // namespace outrider

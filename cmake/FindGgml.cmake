@@ -1,12 +1,7 @@
 # ggml's reader of GGUF files and its block formats, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the
 # target ggml::base. Nothing is computed with it, so no backend is built. It stays as it came, so our warnings are not for it.
 set(GGML_ROOT ${OUTRIDER_VENV}/src/llama.cpp/ggml)
-if(EXISTS ${GGML_ROOT}/include/gguf.h)
-  set(GGML_INCLUDE_DIR ${GGML_ROOT}/include)
-endif()
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(Ggml REQUIRED_VARS GGML_INCLUDE_DIR
-  REASON_FAILURE_MESSAGE "no ggml in ${OUTRIDER_VENV}: run 'make install'")
+outrider_find_sources(Ggml ${GGML_ROOT}/include gguf.h)
 if(Ggml_FOUND AND NOT TARGET ggml::base)
   add_library(ggml_base STATIC
     ${GGML_ROOT}/src/ggml-alloc.c
@@ -23,6 +18,6 @@ if(Ggml_FOUND AND NOT TARGET ggml::base)
   if(OUTRIDER_SANITIZE MATCHES undefined)
     target_compile_options(ggml_base PRIVATE -fno-sanitize=undefined)  # its arithmetic is not ours to mend
   endif()
-  target_include_directories(ggml_base SYSTEM PUBLIC ${GGML_INCLUDE_DIR})
+  target_include_directories(ggml_base SYSTEM PUBLIC ${Ggml_INCLUDE_DIR})
   target_include_directories(ggml_base PRIVATE ${GGML_ROOT}/src)
 endif()

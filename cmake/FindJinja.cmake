@@ -1,12 +1,7 @@
 # llama.cpp's Jinja engine, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the target
 # llama::jinja. It stays as it came, so our warnings are not for it.
 set(JINJA_ROOT ${OUTRIDER_VENV}/src/llama.cpp/common)
-if(EXISTS ${JINJA_ROOT}/jinja/runtime.h)
-  set(JINJA_INCLUDE_DIR ${JINJA_ROOT})
-endif()
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(Jinja REQUIRED_VARS JINJA_INCLUDE_DIR
-  REASON_FAILURE_MESSAGE "no Jinja in ${OUTRIDER_VENV}: run 'make install'")
+outrider_find_sources(Jinja ${JINJA_ROOT} jinja/runtime.h)
 if(Jinja_FOUND AND NOT TARGET llama::jinja)
   find_package(nlohmann_json CONFIG REQUIRED)
   add_library(llama_jinja STATIC

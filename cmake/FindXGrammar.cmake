@@ -1,12 +1,7 @@
 # XGrammar, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the target xgrammar::xgrammar. Its own CMakeLists.txt
 # asks for TVM, which only its Python bindings need. It stays as it came, so our warnings are not for it.
 set(XGRAMMAR_ROOT ${OUTRIDER_VENV}/src/xgrammar)
-if(EXISTS ${XGRAMMAR_ROOT}/include/xgrammar/xgrammar.h)
-  set(XGrammar_INCLUDE_DIR ${XGRAMMAR_ROOT}/include)
-endif()
-include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(XGrammar REQUIRED_VARS XGrammar_INCLUDE_DIR
-  REASON_FAILURE_MESSAGE "no XGrammar in ${OUTRIDER_VENV}: run 'make install'")
+outrider_find_sources(XGrammar ${XGRAMMAR_ROOT}/include xgrammar/xgrammar.h)
 if(XGrammar_FOUND AND NOT TARGET xgrammar::xgrammar)
   find_package(Threads REQUIRED)
   set(sources

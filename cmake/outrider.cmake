@@ -28,3 +28,14 @@ function(outrider_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
   target_precompile_headers(${name} REUSE_FROM ${OUTRIDER_PRECOMPILED})
 endfunction()
+
+# outrider_find_sources(NAME FOLDER HEADER) is for a find module of sources that scripts/install unpacks: they are found where
+# FOLDER, which becomes NAME_INCLUDE_DIR, has HEADER.
+macro(outrider_find_sources name folder header)
+  if(EXISTS ${folder}/${header})
+    set(${name}_INCLUDE_DIR ${folder})
+  endif()
+  include(FindPackageHandleStandardArgs)
+  find_package_handle_standard_args(${name} REQUIRED_VARS ${name}_INCLUDE_DIR
+    REASON_FAILURE_MESSAGE "no ${name} in ${OUTRIDER_VENV}: run 'make install'")
+endmacro()

@@ -120,9 +120,8 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
                                       GrammarGate& gate) {
         if (item.has_promote()) {
           const auto id = ParseSequenceId(item.promote().sequence_id());
-          if (!id.ok()) return;
-          const absl::Time deadline = DeadlineOf(item.promote().budget());
-          return gate.Do(*id, [&worker, id = *id, deadline] { worker.Promote(id, deadline); });
+          if (id.ok()) worker.Promote(*id, DeadlineOf(item.promote().budget()));
+          return;
         }
         const v1::ProposeItem& propose = item.propose();
         SubmitItem(

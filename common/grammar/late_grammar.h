@@ -24,22 +24,20 @@ class LateGrammar final : public TokenMaskSource, public std::enable_shared_from
   class Mask final : public TokenMask {
    public:
     explicit Mask(std::shared_ptr<const LateGrammar> grammar) : grammar_(std::move(grammar)) {}
-    Mask(const Mask& other)
-        : grammar_(other.grammar_), mask_(other.mask_ == nullptr ? nullptr : other.mask_->Copy()) {}
 
     void Apply(std::span<const TokenId> output, std::span<float> row) override {
-      if (mask_ == nullptr) {
+      if (mask_.get() == nullptr) {
         const std::shared_ptr<const TokenMaskSource> source = grammar_->source();
         if (source == nullptr) return;
-        mask_ = source->NewMask();
+        mask_ = AnyTokenMask(source->NewMask());
       }
-      mask_->Apply(output, row);
+      mask_.get()->Apply(output, row);
     }
     std::unique_ptr<TokenMask> Copy() const override { return std::make_unique<Mask>(*this); }
 
    private:
     const std::shared_ptr<const LateGrammar> grammar_;
-    std::unique_ptr<TokenMask> mask_;  // null until it is there
+    AnyTokenMask mask_;  // none until it is there
   };
 
   std::shared_ptr<const TokenMaskSource> source() const {

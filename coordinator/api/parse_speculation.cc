@@ -191,7 +191,7 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    // AUTO makes no trees, which a grammar's tokens are not worth.
+    // AUTO drafts no trees, so who wants one keeps the default.
     const std::string& tree = speculation.tree().empty() ? defaults.tree : speculation.tree();
     const bool is_forced = request.params.sampling().has_grammar() && (tree == "none" || tree == "auto");
     request.drafter =

@@ -223,7 +223,7 @@ _FIELDS = {
 
 
 # Of these there can be one.
-_GRAMMARS = ("json_schema", "regex", "choices", "grammar", "structural_tag")
+_GRAMMARS = [name for name, (part, _) in _FIELDS.items() if part.startswith("sampling.grammar")]
 
 _TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id"}
 

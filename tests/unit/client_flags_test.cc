@@ -1,7 +1,6 @@
 #include <gmock/gmock.h>
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "bench/temporary_folder.h"
 #include "client/cli/flags.h"
 #include "common/obs/flags.h"
 
@@ -142,18 +142,25 @@ TEST(GenerateFlags, StopTakesOneStringAndLeavesThePrompt) {
   EXPECT_THAT(flags.request.stop().strings(), ElementsAre("river", "a b"));
 }
 
-std::string FileWith(const std::string& text) {
-  static int files = 0;
-  const std::string path = absl::StrCat(testing::TempDir(), "/client_flags_test_", getpid(), "_", ++files);
-  std::ofstream(path) << text;
-  return path;
-}
+// Files that end with the test that wrote them.
+class GrammarFlags : public testing::Test {
+ protected:
+  std::string FileWith(const std::string& text) {
+    const std::string path = absl::StrCat(folder_.path(), "/", ++files_);
+    std::ofstream(path) << text;
+    return path;
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  int files_ = 0;
+};
 
 v1::Grammar GrammarOf(std::vector<std::string> arguments) {
   return RequestOf(std::move(arguments)).sampling().grammar();
 }
 
-TEST(GenerateFlags, HoldTheOutputToOneGrammar) {
+TEST_F(GrammarFlags, HoldTheOutputToOneGrammar) {
   EXPECT_EQ(GrammarOf({"p", "--json-schema", FileWith("{\"type\": \"null\"}\n")}).json_schema(),
             "{\"type\": \"null\"}\n");
   EXPECT_EQ(GrammarOf({"p", "--grammar", FileWith("root ::= [a-z]")}).ebnf(), "root ::= [a-z]");

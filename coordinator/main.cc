@@ -19,7 +19,7 @@
 #include "common/spec/status.h"
 #include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
-#include "coordinator/api/generate_call.h"
+#include "coordinator/api/inference_service.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/flags.h"
 #include "coordinator/openai/gateway.h"

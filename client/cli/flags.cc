@@ -208,6 +208,8 @@ std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequ
            "the draft's own; the target's");
   AddField(command, "--lenience", speculation, &v1::SpeculationOptions::set_lenience,
            "below 1: faster and not exact; 1");
+  AddField(command, "--max-draft-context", speculation, &v1::SpeculationOptions::set_max_context,
+           "draft only while prompt and answer have fewer tokens");
   return grammar_flags;
 }
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/grammar/json_schema.h"
+#include "common/grammar/structural_tag.h"
 #include "common/grammar/xgrammar_log.h"
 #include "common/spec/status.h"
 
@@ -121,18 +122,22 @@ bool HasUnicodeEscape(absl::string_view regex) {
   return false;
 }
 
-absl::Status Check(const GrammarText& text) {
+// Returns whether its texts are JSON.
+absl::StatusOr<bool> Check(const GrammarText& text) {
   if (text.text.size() > kMaxGrammarText) {
     return OutOfRange("grammar", absl::StrCat(text.text.size(), " bytes"),
                       absl::StrCat("[0, ", kMaxGrammarText, "]"));
   }
-  if (text.syntax == GrammarSyntax::kJsonSchema) return CheckJsonSchema(text.text);
   if (text.syntax == GrammarSyntax::kStructuralTag) return CheckStructuralTag(text.text);
+  if (text.syntax == GrammarSyntax::kJsonSchema) {
+    OUTRIDER_TRY(CheckJsonSchema(text.text));
+    return true;
+  }
   // In a class XGrammar takes it for other characters.
   if (text.syntax == GrammarSyntax::kRegex && HasUnicodeEscape(text.text)) {
     return FieldError("grammar", "the character itself", "\\u in a regular expression");
   }
-  return absl::OkStatus();
+  return false;
 }
 
 absl::Status CompileError(absl::string_view words) {
@@ -161,8 +166,7 @@ std::unique_ptr<GrammarMask> Grammar::NewGrammarMask() const {
 
 absl::StatusOr<std::shared_ptr<const Grammar>> Grammar::Compile(const GrammarText& text,
                                                                 const GrammarVocabulary& vocabulary) {
-  OUTRIDER_TRY(Check(text));
-  const bool is_json = text.syntax == GrammarSyntax::kJsonSchema;
+  const bool is_json = OUTRIDER_TRY(Check(text));
   const xgrammar::TokenizerInfo& tokens = is_json ? vocabulary.info_->json : vocabulary.info_->tokens;
   const XGrammarWarnings warnings;
   try {

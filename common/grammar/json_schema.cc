@@ -203,7 +203,7 @@ class SchemaChecker {
     OUTRIDER_TRY(Counts({"minLength", "maxLength"}, schema, at));
     const bool has_length = schema.contains("minLength") || schema.contains("maxLength");
     if (has_length && !lengths_)
-      return Refuse(at, "minLength and maxLength are not supported in structural tags");
+      return Refuse(at, "minLength and maxLength are not supported beside free text");
     const Json format = schema.value("format", Json(""));
     if (!format.is_string()) return Refuse(at, "format is no string");
     const auto& name = format.get_ref<const std::string&>();
@@ -362,39 +362,11 @@ class SchemaChecker {
   int nesting_ = 0;                   // references in which the schema is
 };
 
-absl::StatusOr<Json> Parsed(const std::string& text) {
-  bool is_deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    is_deep = is_deep || depth > kMaxJsonNesting;
-    return !is_deep;
-  };
-  Json json = Json::parse(text, look, /*allow_exceptions=*/false);
-  if (is_deep)
-    return FieldError("grammar", absl::StrCat("at most ", kMaxJsonNesting, " levels"),
-                      "JSON that is nested too deep");
-  if (json.is_discarded()) return FieldError("grammar", "JSON", "malformed JSON");
-  return json;
-}
-
-absl::Status CheckTagPart(const Json& part) {
-  if (!part.is_structured()) return absl::OkStatus();
-  if (part.is_object() && part.contains("json_schema")) {
-    // XGrammar then counts properties without a look at which they are.
-    if (part.value("any_order", Json(false)) != false)
-      return FieldError("grammar", "false", "any_order is not supported");
-    return SchemaChecker(part["json_schema"], /*lengths=*/false).Check();
-  }
-  for (const Json& inner : part) OUTRIDER_TRY(CheckTagPart(inner));
-  return absl::OkStatus();
-}
-
 }  // namespace
 
-absl::Status CheckJsonSchema(const std::string& schema) {
-  const Json root = OUTRIDER_TRY(Parsed(schema));
-  return SchemaChecker(root, /*lengths=*/true).Check();
+absl::Status CheckJsonSchema(const std::string& schema, bool lengths) {
+  const Json root = OUTRIDER_TRY(ParseNested(schema));
+  return SchemaChecker(root, lengths).Check();
 }
-
-absl::Status CheckStructuralTag(const std::string& tag) { return CheckTagPart(OUTRIDER_TRY(Parsed(tag))); }
 
 }  // namespace outrider

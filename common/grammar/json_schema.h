@@ -15,10 +15,7 @@ inline constexpr int kMaxJsonNesting = 64;
 // Whether XGrammar's strict mode allows only texts that `schema` validates. If not: INVALID_ARGUMENT of the
 // field "grammar", with the keyword and a JSON pointer to it. XGrammar may still refuse the schema, or allow
 // less than it: properties come in their order, and `pattern` is for the whole string.
-absl::Status CheckJsonSchema(const std::string& schema);
-
-// The same for all schemas in a structural tag. Their strings have no lengths, because the text around may
-// have control characters, and these then could be in the strings too.
-absl::Status CheckStructuralTag(const std::string& tag);
+// Without `lengths`, minLength and maxLength are refused.
+absl::Status CheckJsonSchema(const std::string& schema, bool lengths = true);
 
 }  // namespace outrider

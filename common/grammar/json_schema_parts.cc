@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/grammar/json_schema.h"
+#include "common/spec/status.h"
 
 namespace outrider {
 namespace {
@@ -107,6 +109,20 @@ bool SchemaReferences::HasOnlyStrings(const Json& schema, int depth) const {
     });
   }
   return TypesOf(schema) == std::vector<std::string>{"string"};
+}
+
+absl::StatusOr<Json> ParseNested(const std::string& text) {
+  bool is_deep = false;
+  const auto look = [&](int depth, Json::parse_event_t, Json&) {
+    is_deep = is_deep || depth > kMaxJsonNesting;
+    return !is_deep;
+  };
+  Json json = Json::parse(text, look, /*allow_exceptions=*/false);
+  if (is_deep)
+    return FieldError("grammar", absl::StrCat("at most ", kMaxJsonNesting, " levels"),
+                      "JSON that is nested too deep");
+  if (json.is_discarded()) return FieldError("grammar", "JSON", "malformed JSON");
+  return json;
 }
 
 }  // namespace outrider

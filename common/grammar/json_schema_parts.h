@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace outrider {
@@ -18,6 +19,9 @@ template <class List>
 bool IsAmong(absl::string_view word, const List& list) {
   return std::ranges::find(list, word) != std::end(list);
 }
+
+// INVALID_ARGUMENT of the field "grammar" for text that is no JSON or nests deeper than kMaxJsonNesting.
+absl::StatusOr<Json> ParseNested(const std::string& text);
 
 // `type` is one that there is.
 bool HasType(const Json& value, absl::string_view type);

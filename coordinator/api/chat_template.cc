@@ -222,7 +222,8 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
   Json further = chat.variables.empty() ? Json::object() : Json::parse(chat.variables);
   variables.update(further);
   variables["messages"] = Json::array();
-  variables["tools"] = variables["documents"] = nullptr;
+  variables["tools"] = chat.tools.empty() ? Json() : Json::parse(chat.tools);
+  variables["documents"] = nullptr;
   variables["add_generation_prompt"] = !chat.continue_final_message;
   for (const ChatMessage& message : chat.messages) {
     Json json = OUTRIDER_TRY(MessageJson(message, reads_parts_ && !message.parts.empty()));
@@ -238,6 +239,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
     context.current_time = now;
     jinja::global_from_json(context, variables, /*mark_input=*/false);
     MarkContents(context.get_val("messages"));
+    MarkInput(context.get_val("tools"));
     for (const auto& [name, value] : further.items()) MarkInput(context.get_val(name));
     const jinja::value result = jinja::runtime(context).execute(program);
     RenderedChat rendered = Joined(jinja::runtime::gather_string_parts(result)->as_string());

@@ -22,6 +22,7 @@ struct ChatMessage {
 struct Conversation {
   std::vector<ChatMessage> messages = {};
   std::string variables = "";           // a JSON object of further variables of the template; empty: none
+  std::string tools = "";               // a JSON array, the template's variable of that name; empty: none
   bool continue_final_message = false;  // the text ends with the last message, which has some
 };
 
@@ -31,7 +32,7 @@ struct RenderedChat {
   std::vector<AddedTokens::Range> content;
 };
 
-// Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does, without tools.
+// Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does.
 class ChatTemplate {
  public:
   // Loads the template of a model's folder: chat_template.jinja, else `chat_template` of

@@ -10,7 +10,6 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
-#include "common/obs/version.h"
 #include "common/rpc/convert.h"
 #include "common/rpc/error.h"
 #include "common/spec/status.h"
@@ -18,16 +17,6 @@
 
 namespace outrider {
 namespace {
-
-// Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
-constexpr size_t kMaxParsedHere = 4096;
-constexpr size_t kMaxObjects = size_t{1} << 16;  // texts and messages within a request
-
-// The status of an exception, which ends its request and no other: memory ran out, or there is a defect.
-absl::Status Failure(const std::exception_ptr& exception) {
-  LogException("exception", exception);
-  return absl::InternalError("the request could not be carried out");
-}
 
 // A deadline beyond the range of a nanosecond clock is none.
 Clock::time_point DeadlineOf(gpr_timespec deadline) {
@@ -39,6 +28,11 @@ Clock::time_point DeadlineOf(gpr_timespec deadline) {
 }
 
 }  // namespace
+
+absl::Status Failure(const std::exception_ptr& exception) {
+  LogException("exception", exception);
+  return absl::InternalError("the request could not be carried out");
+}
 
 GenerateCall::Sample::Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork)
     : call(call),
@@ -66,14 +60,13 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
-                           const grpc::ByteBuffer& request, v1::RequestContext context, std::string client,
-                           Clock::time_point deadline)
+                           const grpc::ByteBuffer& request, v1::RequestContext context, std::string client)
     : parts_(*parts),
       executor_(parts->decode.executor),
-      readable_(ParseMessage(request, &proto_, kMaxObjects)),
+      readable_(ParseMessage(request, &proto_, kMaxRequestObjects)),
       context_(std::move(context)),
       client_(std::move(client)),
-      deadline_(deadline),
+      deadline_(DeadlineOf(call->raw_deadline())),
       received_(Clock::now()),
       writer_(call),
       running_(executor_),
@@ -329,67 +322,6 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
            {"accepted", stats.accepted()},
            {"acceptance_rate", AcceptanceRate(stats)},
            {"seconds", Seconds(Clock::now() - received_)}});
-}
-
-grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::CallbackServerContext* context,
-                                                                       const grpc::ByteBuffer* request) {
-  v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
-  context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
-  ++unfinished_;
-  std::shared_ptr<GenerateCall> call(
-      new GenerateCall(&parts_, context, *request, std::move(request_context),
-                       ReadClient(*context, parts_.checks_tokens), DeadlineOf(context->raw_deadline())),
-      [this](GenerateCall* ended) {
-        delete ended;
-        --unfinished_;
-      });
-  call->Start();
-  return call->writer();
-}
-
-grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext* context,
-                                                     const grpc::ByteBuffer* request,
-                                                     grpc::ByteBuffer* response) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  v1::DescribeRequest unused;
-  if (absl::Status status = ParseMessage(*request, &unused); !status.ok()) {
-    reactor->Finish(ToGrpc(status));
-    return reactor;
-  }
-  asio::post(parts_.decode.executor, [this, response, reactor] {
-    *response = SerializeMessage(Description());
-    reactor->Finish(grpc::Status::OK);
-  });
-  return reactor;
-}
-
-v1::DescribeResponse InferenceService::Description() const {
-  v1::DescribeResponse description;
-  const auto* target = parts_.decode.targets->info_of_any_up();
-  if (target != nullptr) *description.mutable_target() = *target;
-  parts_.decode.targets->Describe(description.mutable_servers());
-  const DraftPool* drafts = parts_.decode.drafts;
-  const auto* draft = drafts == nullptr ? nullptr : drafts->info_of_any_up();
-  if (draft != nullptr) *description.mutable_draft() = *draft;
-  if (drafts != nullptr) drafts->Describe(description.mutable_servers());
-  description.set_running(static_cast<uint32_t>(parts_.admission->running()));
-  v1::SpeculationOptions* defaults = description.mutable_defaults();
-  defaults->set_drafter(DefaultDrafter(parts_.defaults));
-  if (!parts_.defaults.adaptive) {
-    defaults->set_draft_tokens(static_cast<uint32_t>(parts_.defaults.draft_tokens));
-  }
-  defaults->set_rule(parts_.defaults.rule);
-  defaults->set_schedule(parts_.defaults.schedule);
-  defaults->set_tree(parts_.defaults.tree);
-  if (parts_.decode.targets->info() != nullptr) {
-    description.set_max_draft_tokens(parts_.decode.targets->info()->max_draft_tokens());
-  }
-  description.set_mixed_numerics(parts_.mixed_numerics);
-  description.set_version(kVersion);
-  description.set_degraded(drafts != nullptr && draft == nullptr);
-  description.set_tokenizer_fingerprint(parts_.decode.tokenizer->Fingerprint());
-  *description.mutable_totals() = parts_.decode.metrics->Totals();
-  return description;
 }
 
 }  // namespace outrider

@@ -1,11 +1,11 @@
-// The public gRPC service, one call of Generate, and how, and how often, chunks leave for its client.
+// One call of Generate, and how, and how often, chunks leave for its client.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -24,9 +24,14 @@
 #include "coordinator/decode/beam_loop.h"
 #include "coordinator/decode/round_loop.h"
 #include "coordinator/servers/grpc_timer.h"
-#include "outrider/v1/inference.grpc.pb.h"
+#include "outrider/v1/inference.pb.h"
 
 namespace outrider {
+
+// Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
+inline constexpr size_t kMaxParsedHere = 4096;
+// Texts and messages within a request.
+inline constexpr size_t kMaxRequestObjects = size_t{1} << 16;
 
 // The stream to one client. Belongs to gRPC until OnDone.
 class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
@@ -192,12 +197,16 @@ struct ServiceParts {
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>(BytesVocabulary);
 };
 
+// The status of an exception, which is logged, and ends its request and no other: memory ran out, or there is
+// a defect.
+absl::Status Failure(const std::exception_ptr& exception);
+
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
   // `client` identifies the caller (ReadClient).
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call, const grpc::ByteBuffer& request,
-               v1::RequestContext context, std::string client, Clock::time_point deadline);
+               v1::RequestContext context, std::string client);
 
   ChunkWriter* writer() { return &writer_; }
 
@@ -265,28 +274,6 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   bool done_ = false;  // with the stream
   Event read_;         // done_ is true now
   absl::Status interruption_;
-};
-
-// gRPC calls in from its threads; everything else happens on the executor.
-class InferenceService final : public v1::Inference::WithRawCallbackMethod_Generate<
-                                   v1::Inference::WithRawCallbackMethod_Describe<v1::Inference::Service>> {
- public:
-  explicit InferenceService(ServiceParts parts) : parts_(std::move(parts)) {}
-
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Generate(grpc::CallbackServerContext* context,
-                                                       const grpc::ByteBuffer* request) override;
-  grpc::ServerUnaryReactor* Describe(grpc::CallbackServerContext* context, const grpc::ByteBuffer* request,
-                                     grpc::ByteBuffer* response) override;
-
-  // Generations whose end has not been sent yet. Thread-safe.
-  int unfinished() const { return unfinished_; }
-
- private:
-  // On the executor.
-  v1::DescribeResponse Description() const;
-
-  std::atomic<int> unfinished_ = 0;
-  const ServiceParts parts_;
 };
 
 }  // namespace outrider

@@ -131,6 +131,43 @@ bool IsStripped(std::string_view character, std::optional<std::string_view> char
   return std::find(std::begin(kWhiteSpace), std::end(kWhiteSpace), character) != std::end(kWhiteSpace);
 }
 
+bool IsBool(const value& v) { return is_val<jinja::value_bool>(v); }
+
+// Whether the lists, or mappings in any order, have equal elements. Keys are found beside their like first.
+bool AreEqual(const value& left, const value& right) {
+  constexpr size_t kMostOutOfOrder = 64;
+  if (left.get() == right.get()) return true;
+  if (IsText(left) && IsText(right)) return left->val_str.str() == right->val_str.str();
+  if ((IsNumber(left) || IsBool(left)) && (IsNumber(right) || IsBool(right))) {
+    const auto number = [](const value& v) {
+      return IsBool(v) ? static_cast<double>(v->as_bool()) : v->as_float();
+    };
+    return number(left) == number(right);
+  }
+  if (is_val<jinja::value_undefined>(left) || is_val<jinja::value_undefined>(right)) {
+    Refuse("== of lists or mappings with undefined elements");
+  }
+  if (IsList(left) && IsList(right)) {
+    return left->is_immutable() == right->is_immutable() &&
+           std::ranges::equal(left->val_arr, right->val_arr, AreEqual);
+  }
+  if (!IsMapping(left) || !IsMapping(right)) {
+    return is_val<jinja::value_none>(left) && is_val<jinja::value_none>(right);
+  }
+  const auto &members = left->val_obj, &others = right->val_obj;
+  if (members.size() != others.size()) return false;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto has_key = [&](const auto& other) { return AreEqual(members[i].first, other.first); };
+    auto other = others.begin() + static_cast<std::ptrdiff_t>(i);
+    if (!has_key(*other)) {
+      if (members.size() > kMostOutOfOrder) Refuse("== of large mappings in different orders");
+      other = std::ranges::find_if(others, has_key);
+    }
+    if (other == others.end() || !AreEqual(members[i].second, other->second)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 void Refuse(const std::string& what) { throw std::runtime_error(what + " is not supported"); }
@@ -152,11 +189,7 @@ value PythonOperator(const std::string& op, const value& left, const value& righ
   const bool are_lists = IsList(left) && IsList(right);
   if (op == "==" || op == "!=") {
     if (!are_lists && !(IsMapping(left) && IsMapping(right))) return nullptr;
-    const size_t sizes[] = {left->val_arr.size() + left->val_obj.size(),
-                            right->val_arr.size() + right->val_obj.size()};
-    if (sizes[0] > 0 && sizes[1] > 0) Refuse(op + " of lists or mappings that have elements");
-    const bool are_equal = sizes[0] == sizes[1] && left->is_immutable() == right->is_immutable();
-    return mk_val<jinja::value_bool>(are_equal == (op == "=="));
+    return mk_val<jinja::value_bool>(AreEqual(left, right) == (op == "=="));
   }
   if (op == "+" && IsText(left) != IsText(right)) Refuse("+ of a text and something else");
   if (op == "+" && are_lists && left->is_immutable() != right->is_immutable())

@@ -16,6 +16,7 @@
 #include "common/text/json.h"
 #include "common/text/stop_matcher.h"
 #include "common/text/utf8.h"
+#include "coordinator/api/tools.h"
 
 namespace outrider {
 namespace {
@@ -80,14 +81,14 @@ absl::Status CheckMessage(const v1::ChatMessage& message) {
 
 absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const RequestDefaults& defaults,
                                                const Tokenizer& tokenizer, uint32_t vocab_size,
-                                               size_t capacity) {
+                                               std::optional<size_t> capacity) {
   if (defaults.chat_template == nullptr) {
     return FieldError("chat", "text or tokens",
                       absl::StrCat(defaults.no_chat, ", so that there are no conversations"));
   }
   if (chat.messages().empty()) return FieldError("chat.messages", "at least one", "empty");
   OUTRIDER_TRY(CheckRange("chat.messages", chat.messages_size(), 1, kMaxMessages));
-  size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size();
+  size_t bytes = 0, field_bytes = chat.chat_template_kwargs().size() + chat.tools().size();
   for (const v1::ChatMessage& message : chat.messages()) {
     bytes += message.content().size();
     for (const std::string& part : message.parts()) bytes += part.size();
@@ -95,7 +96,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
   }
   if (field_bytes > kMaxFieldBytes) {
     return FieldError("chat.messages.fields",
-                      absl::StrCat("at most ", kMaxFieldBytes, " bytes with chat_template_kwargs"),
+                      absl::StrCat("at most ", kMaxFieldBytes, " bytes with chat_template_kwargs and tools"),
                       absl::StrCat(field_bytes, " bytes"));
   }
   if (!chat.chat_template_kwargs().empty()) {
@@ -105,9 +106,15 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                         status.message());
     }
   }
+  if (!chat.tools().empty()) {
+    if (auto status = CheckTools(chat.tools()); !status.ok()) {
+      return FieldError("chat.tools", "a JSON array of at most 128 objects", status.message());
+    }
+  }
   Conversation conversation{.variables = chat.chat_template_kwargs(),
+                            .tools = chat.tools(),
                             .continue_final_message = chat.continue_final_message()};
-  OUTRIDER_TRY(CheckBytes(bytes, tokenizer, capacity));
+  if (capacity) OUTRIDER_TRY(CheckBytes(bytes, tokenizer, *capacity));
   for (const v1::ChatMessage& message : chat.messages()) {
     OUTRIDER_TRY(CheckMessage(message));
     const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
@@ -116,6 +123,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
                                      {message.parts().begin(), message.parts().end()},
                                      message.fields()});
   }
+  AdaptTools(*defaults.chat_template, &conversation);
   const absl::StatusOr<RenderedChat> chat_text =
       defaults.chat_template->Render(conversation, std::time(nullptr));
   if (!chat_text.ok()) {
@@ -341,6 +349,15 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   OUTRIDER_TRY(ParseTree(proto.speculation(), limits, request));
   OUTRIDER_TRY(ParseBeam(proto, defaults, target, request));
   return request;
+}
+
+absl::StatusOr<std::vector<TokenId>> ParseTokenize(const v1::TokenizeRequest& proto,
+                                                   const RequestDefaults& defaults,
+                                                   const Tokenizer& tokenizer, uint32_t vocab_size) {
+  if (proto.has_chat()) return ParseChat(proto.chat(), defaults, tokenizer, vocab_size, std::nullopt);
+  if (!proto.has_text()) return FieldError("prompt", "text or chat", "missing");
+  if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
+  return Encode(proto.text(), !proto.without_special_tokens(), tokenizer, vocab_size, "text");
 }
 
 absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& model) {

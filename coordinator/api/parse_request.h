@@ -36,6 +36,11 @@ struct RequestDefaults {
 absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const RequestDefaults& defaults,
                                      const Tokenizer& tokenizer, const v1::ServerInfo& target);
 
+// The tokens of a prompt, which may be longer than the context. Errors as those of ParseRequest.
+absl::StatusOr<std::vector<TokenId>> ParseTokenize(const v1::TokenizeRequest& proto,
+                                                   const RequestDefaults& defaults,
+                                                   const Tokenizer& tokenizer, uint32_t vocab_size);
+
 // INVALID_ARGUMENT, naming the field, unless `value` is in [least, most].
 inline absl::Status CheckRange(absl::string_view field, uint64_t value, uint64_t least, uint64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();

@@ -163,6 +163,7 @@ absl::Status CheckOthers(const v1::GenerateRequest& proto) {
         none(logprobs, "logprobs", "unset"), none(!proto.stop().strings().empty(), "stop.strings", "empty"),
         none(!speculation.tree().empty(), "speculation.tree", "empty"),
         none(speculation.has_draft_temperature(), "speculation.draft_temperature", "unset"),
+        none(speculation.has_max_context(), "speculation.max_context", "unset"),
         none(speculation.has_lenience() && speculation.lenience() != 1, "speculation.lenience", "1")}) {
     OUTRIDER_TRY(status);
   }
@@ -212,6 +213,9 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     const uint32_t k = speculation.draft_tokens();
     OUTRIDER_TRY(CheckRange("speculation.draft_tokens", k, 0, target.max_draft_tokens()));
     request.draft_tokens = static_cast<int>(k);
+  }
+  if (speculation.has_max_context()) {
+    request.max_draft_context = static_cast<int>(std::min(speculation.max_context(), target.max_context()));
   }
   if (request.drafter == v1::DRAFTER_KIND_NONE) {
     request.adaptive = false;

@@ -47,7 +47,7 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
   if (auto chunk = generation.FinishedAlready()) co_return co_await send_(*std::move(chunk));
-  if (generation.Room() > 1 && parts.policy->ExpectsToDraft(generation)) drafter->Begin({});
+  if (generation.DraftRoom() > 0 && parts.policy->ExpectsToDraft(generation)) drafter->Begin({});
   co_return co_await Round();
 }
 
@@ -82,7 +82,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // Where the target proposes, the length was chosen before its verdict, which may have left less room.
   const bool target_proposes = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
   DraftLength length = target_proposes ? next_ : parts.policy->Choose(generation);
-  length.most = std::min(length.most, std::max(generation.Room() - 1, 0));
+  length.most = std::min(length.most, std::max(generation.DraftRoom(), 0));
   int k = length.most;
   if (k > 0) {
     drafter->Begin(length);

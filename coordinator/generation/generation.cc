@@ -74,6 +74,7 @@ bool Generation::Append(TokenId token, std::string* text) {
 v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict& verdict, size_t predicted) {
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
+  if (stats_.rounds() == 0) chunk.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   bool over = Room() == 0;  // only the prompt was asked about
   if (over) ended_ = v1::FINISH_REASON_LENGTH;
   for (size_t i = 0; i < verdict.path.size() && !over; ++i) {
@@ -92,6 +93,7 @@ v1::GenerateResponse Generation::CommitFound(std::span<const TokenId> tokens,
                                              const v1::SpeculationStats& search) {
   stats_ = search;
   v1::GenerateResponse chunk;
+  chunk.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   bool over = false;
   Echo(&chunk);
   for (size_t i = 0; i < tokens.size() && !over; ++i) over = Emit(tokens[i], kinds[i], &chunk);
@@ -164,6 +166,7 @@ v1::Finish Generation::MakeFinish() const {
   usage->set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
   usage->set_completion_tokens(static_cast<uint32_t>(emitted()));
   usage->set_cached_prompt_tokens(cached_prompt_tokens_);
+  usage->set_max_tokens(static_cast<uint32_t>(request_.max_tokens));
   usage->set_first_token_seconds(progress().first_token_seconds);
   usage->set_decode_seconds(progress().decode_seconds);
   v1::SpeculationStats* stats = finish.mutable_speculation();

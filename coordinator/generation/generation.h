@@ -2,7 +2,9 @@
 // round of it drafts, and the report on a round that has its verdict.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -39,6 +41,7 @@ struct Request {
   std::vector<std::string> stop_strings;
   std::vector<TokenId> end_ids;  // each ends the generation; excludes the model's own if those are ignored
   int max_tokens = 0;            // cut to the context
+  int max_draft_context = std::numeric_limits<int>::max();  // no drafts where prompt and answer are longer
   bool trace = false;
   bool echo = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
@@ -72,6 +75,10 @@ class Generation {
 
   // How many more tokens may be emitted. A round emits up to K + 1.
   int Room() const { return request_.max_tokens - emitted(); }
+  // How many tokens may be drafted next: one fewer than that, within the context that is drafted in.
+  int DraftRoom() const {
+    return std::min(Room() - 1, request_.max_draft_context - static_cast<int>(size()));
+  }
 
   // The target already had this many tokens of the prompt from other sequences.
   void OnPromptCached(uint32_t tokens) { cached_prompt_tokens_ = tokens; }

@@ -42,31 +42,48 @@ struct RoundTally {
   std::vector<OfferedNode> offered = {};  // for a tree
 };
 
+inline void AddAt(int index, uint64_t count, google::protobuf::RepeatedField<uint64_t>* counts) {
+  while (counts->size() <= index) counts->Add(0);
+  *counts->Mutable(index) += count;
+}
+
 // Adds a round with a proposal; the caller counts rounds.
 inline void AddTally(const RoundTally& tally, v1::SpeculationStats* stats) {
-  const auto add = [](uint64_t count, int index, google::protobuf::RepeatedField<uint64_t>* counts) {
-    while (counts->size() <= index) counts->Add(0);
-    *counts->Mutable(index) += count;
-  };
   stats->set_drafts(stats->drafts() + 1);
+  const double share = static_cast<double>(tally.accepted) / static_cast<double>(tally.depths.size());
+  const double mean = stats->mean_round_acceptance();
+  stats->set_mean_round_acceptance(mean + (share - mean) / static_cast<double>(stats->drafts()));
+  AddAt(tally.accepted, 1, stats->mutable_rounds_per_accepted());
   stats->set_drafted(stats->drafted() + tally.depths.size());
   stats->set_accepted(stats->accepted() + static_cast<uint64_t>(tally.accepted));
   stats->set_accepted_after_end(stats->accepted_after_end() +
                                 static_cast<uint64_t>(tally.accepted_after_end));
   for (const int depth : tally.depths) {
-    add(1, depth, stats->mutable_drafted_per_position());
-    add(0, depth, stats->mutable_accepted_per_position());
+    AddAt(depth, 1, stats->mutable_drafted_per_position());
+    AddAt(depth, 0, stats->mutable_accepted_per_position());
   }
-  for (int depth = 0; depth < tally.accepted; ++depth) add(1, depth, stats->mutable_accepted_per_position());
+  for (int depth = 0; depth < tally.accepted; ++depth)
+    AddAt(depth, 1, stats->mutable_accepted_per_position());
   if (tally.is_tree) stats->set_tree_rounds(stats->tree_rounds() + 1);
   for (const OfferedNode& node : tally.offered) {
-    add(1, node.rank, stats->mutable_offered_per_rank());
-    add(node.accepted ? 1 : 0, node.rank, stats->mutable_accepted_per_rank());
+    AddAt(node.rank, 1, stats->mutable_offered_per_rank());
+    AddAt(node.rank, node.accepted ? 1 : 0, stats->mutable_accepted_per_rank());
   }
 }
 
 // Sums the counts of several generations; the sum is exact if each is. `sum` begins with exact = true.
 inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum) {
+  if (const uint64_t drafts = sum->drafts() + stats.drafts(); drafts > 0) {
+    const double shares = sum->mean_round_acceptance() * static_cast<double>(sum->drafts()) +
+                          stats.mean_round_acceptance() * static_cast<double>(stats.drafts());
+    sum->set_mean_round_acceptance(shares / static_cast<double>(drafts));
+  }
+  for (int i = 0; i < stats.rounds_per_accepted_size(); ++i) {
+    AddAt(i, stats.rounds_per_accepted(i), sum->mutable_rounds_per_accepted());
+  }
+  for (int i = 0; i < stats.drafted_per_position_size(); ++i) {
+    AddAt(i, stats.drafted_per_position(i), sum->mutable_drafted_per_position());
+  }
   sum->set_rounds(sum->rounds() + stats.rounds());
   sum->set_drafts(sum->drafts() + stats.drafts());
   sum->set_drafted(sum->drafted() + stats.drafted());

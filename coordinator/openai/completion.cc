@@ -1,6 +1,5 @@
 #include "coordinator/openai/completion.h"
 
-#include <chrono>
 #include <memory>
 
 #include "common/rpc/error.h"
@@ -10,18 +9,6 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{64} << 20;
 constexpr size_t kMaxBytesOfAll = size_t{256} << 20;
-
-constexpr std::chrono::seconds kDescribeTimeout{5};
-
-struct DescribeCall {
-  explicit DescribeCall(const asio::any_io_executor& executor) : done(executor) {}
-
-  grpc::ClientContext context;
-  v1::DescribeRequest request;
-  v1::DescribeResponse response;
-  std::optional<grpc::Status> status;
-  SocketEvent done;
-};
 
 }  // namespace
 
@@ -165,22 +152,6 @@ void GenerateCalls::Fail(absl::Status status) {
   ready_.clear();
   shown_ = nullptr;
   changed_.Notify();
-}
-
-asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service) {
-  const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  const auto call = std::make_shared<DescribeCall>(executor);
-  call->context.set_deadline(std::chrono::system_clock::now() + kDescribeTimeout);
-  service->async()->Describe(&call->context, &call->request, &call->response,
-                             [call, executor](const grpc::Status& status) {
-                               asio::post(executor, [call, status] {
-                                 call->status = status;
-                                 call->done.Notify();
-                               });
-                             });
-  while (!call->status) co_await call->done.Wait();
-  if (!call->status->ok()) co_return FromGrpc(*call->status);
-  co_return std::move(call->response);
 }
 
 }  // namespace outrider

@@ -15,12 +15,10 @@
 #include "common/net/http_parser.h"
 #include "coordinator/openai/openai_answer.h"
 #include "coordinator/openai/openai_request.h"
+#include "coordinator/openai/unary_call.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {
-
-// Keys and values, the keys in lower case.
-using CallMetadata = std::vector<std::pair<std::string, std::string>>;
 
 struct PromptChunk {
   size_t prompt;
@@ -64,9 +62,6 @@ class GenerateCalls {
   absl::Status status_;
   SocketEvent changed_;
 };
-
-// Asks the service, which must outlive the answer, for its description. The executor has one thread.
-asio::awaitable<absl::StatusOr<v1::DescribeResponse>> Describe(v1::Inference::Stub* service);
 
 // One executor thread. Destruction cancels what still runs.
 class Completion {

@@ -16,7 +16,10 @@
 #include "coordinator/api/request_context.h"
 #include "coordinator/openai/completion.h"
 #include "coordinator/openai/openai_request.h"
+#include "coordinator/openai/origins.h"
 #include "coordinator/openai/routes.h"
+#include "coordinator/openai/tokenize.h"
+#include "coordinator/openai/tool_fields.h"
 
 namespace outrider {
 namespace {
@@ -59,7 +62,8 @@ class Gateway::Server {
     }
     http_ = OUTRIDER_TRY(HttpServer::Start(
         "--http-listen", options_.listen, std::move(tls), options_.limits,
-        {.check = [this](const HttpRequest& head) { return Shared(head, Check(head)); },
+        {.check =
+             [this](const HttpRequest& head) { return Shared(options_.allowed_origins, head, Check(head)); },
          .answer = [this](const HttpRequest& request) { return AnswerShared(request); },
          .refuse = [this](int status, const std::string& message,
                           const std::string& path) { return Refuse(status, message, path); }}));
@@ -74,7 +78,7 @@ class Gateway::Server {
   void Count(int http_status, const absl::Status& status, const Route& route) {
     refusals_.Add(http_status);
     if (options_.on_refused) options_.on_refused(http_status);
-    if (route.Posts() && options_.on_request_end) {
+    if (route.Generates() && options_.on_request_end) {
       options_.on_request_end(absl::StatusCodeToString(status.code()));
     }
   }
@@ -91,39 +95,9 @@ class Gateway::Server {
     return response;
   }
 
-  bool IsAllowed(absl::string_view origin) const {
-    const auto is_allowed = [&](const std::string& each) { return each == "*" || each == origin; };
-    return !origin.empty() && std::ranges::any_of(options_.allowed_origins, is_allowed);
-  }
-
-  // Whether it comes from a page of another host, or was asked for by another's name.
-  bool IsForeign(const HttpRequest& head) const {
-    absl::string_view origin = head.Header("Origin");
-    if (IsAllowed(origin)) origin = {};
-    const size_t scheme = origin.find("://");
-    origin = scheme == absl::string_view::npos ? absl::string_view() : origin.substr(scheme + 3);
-    return IsPublicName(head.Header("Host")) || IsPublicName(origin);
-  }
-
-  // Lets the asking page see the answer, if there is one (the Fetch standard's CORS protocol).
-  std::optional<HttpResponse> Shared(const HttpRequest& head, std::optional<HttpResponse> response) const {
-    const absl::string_view origin = head.Header("Origin");
-    if (!response || !IsAllowed(origin)) return response;
-    auto& headers = response->headers;
-    headers.emplace_back("Access-Control-Allow-Origin", std::string(origin));
-    headers.emplace_back("Access-Control-Expose-Headers", kRequestIdKey);
-    headers.emplace_back("Vary", "Origin");
-    if (head.method != "OPTIONS") return response;
-    headers.emplace_back("Access-Control-Allow-Methods", RouteOf(head.path).methods());
-    const absl::string_view wanted = head.Header("Access-Control-Request-Headers");
-    if (!wanted.empty()) headers.emplace_back("Access-Control-Allow-Headers", std::string(wanted));
-    headers.emplace_back("Access-Control-Max-Age", "600");
-    return response;
-  }
-
   asio::awaitable<HttpResponse> AnswerShared(const HttpRequest& request) {
     HttpResponse response = co_await Answer(request);
-    co_return *Shared(request, std::move(response));
+    co_return *Shared(options_.allowed_origins, request, std::move(response));
   }
 
   // Refusals for which the head of a request is enough.
@@ -131,7 +105,7 @@ class Gateway::Server {
     const Route route = RouteOf(head.path);
     absl::Status status;
     std::optional<HttpResponse> refusal;
-    if (options_.local && IsForeign(head)) {
+    if (options_.local && IsForeign(options_.allowed_origins, head)) {
       status = MakeError(
           absl::StatusCode::kPermissionDenied, "FOREIGN_HOST",
           "this listener is for programs of its own host, and not for pages of others (Host, Origin)");
@@ -174,6 +148,10 @@ class Gateway::Server {
         co_return co_await Generate(Endpoint::kCompletions, request);
       case Route::Kind::kChat:
         co_return co_await Generate(Endpoint::kChat, request);
+      case Route::Kind::kTokenize:
+        co_return co_await Tokenize(request);
+      case Route::Kind::kDetokenize:
+        co_return co_await Detokenize(request);
       default:  // kHealth
         break;
     }
@@ -237,50 +215,128 @@ class Gateway::Server {
                                       : ClientWithCertificate(client.certificate);
   }
 
-  asio::awaitable<absl::StatusOr<OpenAiRequest>> Parse(Endpoint endpoint, const HttpRequest& request) {
+  // Returns what `parse` makes of the body.
+  template <typename Parse>
+  asio::awaitable<decltype(std::declval<Parse>()(std::string()))> Parsed(const HttpRequest& request,
+                                                                         Parse parse) {
     const std::string& body = request.body;
-    if (body.size() <= kLongBody) co_return ParseOpenAiRequest(endpoint, body);
+    if (body.size() <= kLongBody) co_return parse(body);
     const asio::any_io_executor executor = co_await asio::this_coro::executor;
     if (!parsing_) parsing_.emplace(executor, AdmissionLimits{.max_samples = 1});
     const auto turn = parsing_->Enter(ClientOf(request), 1, [](absl::Status) {});
     if (!turn.ok()) co_return turn.status();
     const absl::Status status = co_await (*turn)->WaitForTurn(Clock::time_point::max());
     if (!status.ok()) co_return status;
-    const auto parse = [&]() -> asio::awaitable<absl::StatusOr<OpenAiRequest>> {
-      co_return ParseOpenAiRequest(endpoint, body);
-    };
-    co_return co_await asio::co_spawn(parser_, parse, asio::use_awaitable);
+    const auto there = [&]() -> asio::awaitable<decltype(parse(body))> { co_return parse(body); };
+    co_return co_await asio::co_spawn(parser_, there, asio::use_awaitable);
+  }
+
+  // The target's description, if it serves the model of that name.
+  asio::awaitable<absl::StatusOr<v1::DescribeResponse>> DescribeModel(const std::string& name) const {
+    absl::StatusOr<v1::DescribeResponse> description = co_await Describe(service_.get());
+    if (!description.ok()) co_return description;
+    if (absl::Status status = CheckModel(name, *description); !status.ok()) co_return status;
+    co_return description;
+  }
+
+  CallMetadata MetadataOf(const HttpRequest& request, const v1::RequestContext& context) const {
+    CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
+    if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
+    return metadata;
+  }
+
+  static v1::RequestContext ContextOf(const HttpRequest& request) {
+    const std::string id(request.Header(kRequestIdKey)), parent(request.Header(kTraceparentKey));
+    return ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
+  }
+
+  HttpResponse Refused(const HttpRequest& request, const v1::RequestContext& context,
+                       const absl::Status& status) {
+    const Route route = RouteOf(request.path);
+    HttpResponse response =
+        ErrorResponse(status, route.kind == Route::Kind::kChat ? Endpoint::kChat : Endpoint::kCompletions);
+    Count(response.status, status, route);
+    LogDebug("http request refused",
+             {{"request_id", context.request_id()}, {"code", absl::StatusCodeToString(status.code())}});
+    return response;
+  }
+
+  // Answers a POST whose answer is one call of the service: parse(body) has the call's `request` and the name
+  // of a `model`, and body(parsed, response, description) makes the answer of them.
+  template <typename Request, typename Response, typename Parse, typename Body>
+  asio::awaitable<HttpResponse> AnswerOneCall(const HttpRequest& request,
+                                              UnaryMethod<Request, Response> method, Parse parse, Body body) {
+    const v1::RequestContext context = ContextOf(request);
+    const auto parsed = co_await Parsed(request, parse);
+    absl::Status status = parsed.status();
+    HttpResponse response;
+    if (status.ok()) {
+      const absl::StatusOr<v1::DescribeResponse> description = co_await DescribeModel(parsed->model);
+      status = description.status();
+      if (status.ok()) {
+        const absl::StatusOr<Response> answer = co_await CallUnary<Request, Response>(
+            service_.get(), method, parsed->request, MetadataOf(request, context));
+        status = answer.status();
+        if (status.ok()) response = JsonResponse(200, body(*parsed, *answer, *description));
+      }
+    }
+    if (!status.ok()) response = Refused(request, context, status);
+    response.headers.emplace_back(kRequestIdKey, context.request_id());
+    co_return response;
+  }
+
+  asio::awaitable<HttpResponse> Tokenize(const HttpRequest& request) {
+    return AnswerOneCall<v1::TokenizeRequest, v1::TokenizeResponse>(
+        request, &v1::Inference::StubInterface::async_interface::Tokenize, ParseTokenizeFields,
+        [](const TokenizeFields& fields, const v1::TokenizeResponse& response,
+           const v1::DescribeResponse& description) {
+          return TokenizeBody(fields, response, description.target().max_context());
+        });
+  }
+
+  asio::awaitable<HttpResponse> Detokenize(const HttpRequest& request) {
+    return AnswerOneCall<v1::DetokenizeRequest, v1::DetokenizeResponse>(
+        request, &v1::Inference::StubInterface::async_interface::Detokenize, ParseDetokenizeFields,
+        [](const DetokenizeFields&, const v1::DetokenizeResponse& response, const v1::DescribeResponse&) {
+          return DetokenizeBody(response);
+        });
+  }
+
+  // What the request becomes for a model that calls tools in its format.
+  static absl::Status HoldToTools(v1::ToolFormat format, OpenAiRequest* request) {
+    const bool is_held =
+        OUTRIDER_TRY(outrider::HoldToTools(request->tools, format, request->common.mutable_sampling()));
+    if (is_held) request->grammar_field = "tools";
+    return absl::OkStatus();
   }
 
   asio::awaitable<HttpResponse> Generate(Endpoint endpoint, const HttpRequest& request) {
-    const std::string id(request.Header(kRequestIdKey)), parent(request.Header(kTraceparentKey));
-    const v1::RequestContext context = ReadRequestContext({{kRequestIdKey, id}, {kTraceparentKey, parent}});
-    absl::StatusOr<OpenAiRequest> parsed = co_await Parse(endpoint, request);
+    const v1::RequestContext context = ContextOf(request);
+    absl::StatusOr<OpenAiRequest> parsed = co_await Parsed(
+        request, [endpoint](const std::string& body) { return ParseOpenAiRequest(endpoint, body); });
     absl::Status status = parsed.status();
-    std::string model;
+    AnswerHeader header;
     if (status.ok()) {
-      const absl::StatusOr<v1::DescribeResponse> description = co_await Describe(service_.get());
-      status = description.ok() ? CheckModel(parsed->model, *description) : description.status();
-      const auto names = description.ok() ? ModelNames(*description) : std::vector<std::string>();
-      model = names.empty() ? parsed->model : names.front();
+      const absl::StatusOr<v1::DescribeResponse> description = co_await DescribeModel(parsed->model);
+      status = description.status();
+      if (status.ok()) status = HoldToTools(description->tool_format(), &*parsed);
+      if (status.ok()) {
+        const std::vector<std::string> names = ModelNames(*description);
+        const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
+        header = {.id = absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits()),
+                  .created = absl::ToUnixSeconds(absl::Now()),
+                  .model = names.empty() ? parsed->model : names.front(),
+                  .tool_format = description->tool_format()};
+      }
     }
     HttpResponse response;
     if (status.ok()) {
-      const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
-      AnswerHeader header{.id = absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits()),
-                          .created = absl::ToUnixSeconds(absl::Now()),
-                          .model = std::move(model)};
-      CallMetadata metadata = {{kRequestIdKey, context.request_id()}, {kClientKey, ClientOf(request)}};
-      if (!context.traceparent().empty()) metadata.emplace_back(kTraceparentKey, context.traceparent());
       const asio::any_io_executor executor = co_await asio::this_coro::executor;
-      response = co_await Complete(std::make_shared<Completion>(executor, service_.get(), *std::move(parsed),
-                                                                std::move(header), std::move(metadata),
-                                                                request.client, &held_));
+      response = co_await Complete(
+          std::make_shared<Completion>(executor, service_.get(), *std::move(parsed), std::move(header),
+                                       MetadataOf(request, context), request.client, &held_));
     } else {
-      response = ErrorResponse(status, endpoint);
-      Count(response.status, status, RouteOf(request.path));
-      LogDebug("http request refused",
-               {{"request_id", context.request_id()}, {"code", absl::StatusCodeToString(status.code())}});
+      response = Refused(request, context, status);
     }
     response.headers.emplace_back(kRequestIdKey, context.request_id());
     co_return response;

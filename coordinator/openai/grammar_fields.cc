@@ -11,11 +11,7 @@
 namespace outrider {
 namespace {
 
-// Keeps the order of a schema's properties, which is that of the answer's.
-using Json = nlohmann::ordered_json;
-
-// Such an object is searched from its begin for each of its members.
-constexpr size_t kMaxValues = 8192;
+using Json = OrderedJson;  // the order of a schema's properties is that of the answer's
 
 constexpr char kStructuredOutputs[] = "structured_outputs";
 constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
@@ -177,17 +173,13 @@ std::string ParseGrammarFields(JsonFields& fields, const std::string& body, v1::
   }
   if (fields.Find(kStructuredOutputs) != nullptr) present.push_back(kStructuredOutputs);
   if (present.empty()) return "";
-  if (const size_t values = MeasureJson(body).values; values > kMaxValues) {
-    fields.Refuse(present[0], absl::StrCat("a body of at most ", kMaxValues, " texts, lists and objects"),
-                  absl::StrCat(values, " of them"));
-    return "";
-  }
-  const Json json = Json::parse(body);
+  const std::optional<Json> json = InOrder(fields, body, present[0]);
+  if (!json) return "";
   GrammarReader reader(fields, sampling);
   for (const Field& field : kFields) {
-    if (fields.Find(field.name) != nullptr) reader.Read(field.name, *field.form, json[field.name]);
+    if (fields.Find(field.name) != nullptr) reader.Read(field.name, *field.form, (*json)[field.name]);
   }
-  if (present.back() == kStructuredOutputs) reader.ReadStructuredOutputs(json[kStructuredOutputs]);
+  if (present.back() == kStructuredOutputs) reader.ReadStructuredOutputs((*json)[kStructuredOutputs]);
   return reader.field();
 }
 

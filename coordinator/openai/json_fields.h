@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "common/rpc/error.h"
 #include "common/text/json.h"
@@ -42,6 +43,9 @@ inline std::optional<std::vector<uint32_t>> AsTokenIds(const nlohmann::json& val
   }
   return ids;
 }
+
+// Objects that keep the order of their members, in which templates write them and schemas name properties.
+using OrderedJson = nlohmann::ordered_json;
 
 // Null counts as absent, as everywhere in OpenAI's API. The first wrong field sets the status, an
 // INVALID_ARGUMENT that names it; wrong fields read as absent. One thread. The object must outlive this.
@@ -103,5 +107,32 @@ class JsonFields {
   const nlohmann::json& object_;
   absl::Status status_;
 };
+
+// The object that a body is. INVALID_ARGUMENT, reason INVALID_JSON.
+inline absl::StatusOr<nlohmann::json> ParseBody(const std::string& body) {
+  constexpr size_t kMaxValues = size_t{1}
+                                << 16;  // each takes dozens of bytes, however few it has in the body
+  const JsonSize size = MeasureJson(body);
+  if (size.values > kMaxValues) {
+    return InvalidFor("INVALID_JSON", "the body has more than ", kMaxValues, " texts, lists and objects");
+  }
+  if (size.depth > kMaxJsonDepth) {
+    return InvalidFor("INVALID_JSON", "the body nests more than ", kMaxJsonDepth, " deep");
+  }
+  nlohmann::json json = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
+  return json;
+}
+
+// The body that `fields` is of, with its members in their order. For `name`, which is refused if there are
+// too many values: an ordered object is searched from its begin for each of its members.
+inline std::optional<OrderedJson> InOrder(JsonFields& fields, const std::string& body, const char* name) {
+  constexpr size_t kMaxOrderedValues = 8192;
+  const size_t values = MeasureJson(body).values;
+  if (values <= kMaxOrderedValues) return OrderedJson::parse(body);
+  fields.Refuse(name, absl::StrCat("a body of at most ", kMaxOrderedValues, " texts, lists and objects"),
+                absl::StrCat(values, " of them"));
+  return std::nullopt;
+}
 
 }  // namespace outrider

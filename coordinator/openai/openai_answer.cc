@@ -5,9 +5,11 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
+#include "common/rpc/fresh_bits.h"
 #include "common/text/json.h"
 #include "common/text/utf8.h"
 #include "coordinator/generation/round_tally.h"
@@ -72,6 +74,7 @@ std::string ParamOf(const std::string& field, Endpoint endpoint, const std::stri
       {"chat", "messages"},
       {"chat.chat_template_kwargs", "chat_template_kwargs"},
       {"chat.messages", "messages"},
+      {"chat.tools", "tools"},
       {"chat.messages.role", "messages"},
       {"logprobs.prompt", "logprobs"},
       {"sampling.allowed_ids", "allowed_token_ids"},
@@ -123,17 +126,64 @@ std::pair<const size_t, OpenAiAnswer::Choice>& OpenAiAnswer::AddTo(size_t prompt
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
     BeginWithPrompt(prompt, choice);
   }
-  choice.text += chunk.text();
+  AddText(choice, chunk.text(), chunk.has_finish());
   for (const v1::GeneratedToken& token : chunk.tokens()) {
     if (token.has_logprobs()) choice.logprobs.Add(token.logprobs());
   }
   bytes_ += choice.bytes();
+  choice.prompt_tokens += chunk.prompt_tokens();
+  choice.tokens += static_cast<uint32_t>(chunk.tokens_size());
   if (chunk.has_finish()) {
     choice.finish_reason = NameOf(chunk.finish().reason());
+    // OpenAI's API says so unless it was told which function to call.
+    const bool calls = choice.parser && choice.parser->calls() > 0 && choice.finish_reason == "stop";
+    if (calls && request_->tools.choice != ToolUse::Choice::kNamed) choice.finish_reason = "tool_calls";
     choice.stop_string = chunk.finish().stop_string();
     Count(chunk.finish(), chunk.sample() == 0);
   }
   return added;
+}
+
+void OpenAiAnswer::AddText(Choice& choice, const std::string& text, bool is_end) const {
+  if (request_->tools.functions.empty()) {
+    choice.text += text;
+    return;
+  }
+  if (!choice.parser) {
+    absl::flat_hash_set<std::string> names;
+    for (const ToolUse::Function& function : request_->tools.functions) names.insert(function.name);
+    choice.parser.emplace(header_.tool_format, std::move(names), request_->tools.parallel);
+  }
+  const auto add = [&](const ToolText& part) {
+    choice.text += part.content;
+    for (const ToolCallPart& call : part.calls) AddCall(choice, call);
+  };
+  add(choice.parser->Take(text));
+  if (is_end) add(choice.parser->End());
+}
+
+void OpenAiAnswer::AddCall(Choice& choice, const ToolCallPart& part) const {
+  if (choice.calls.is_null()) choice.calls = Json::array();
+  choice.call_bytes += part.name.size() + part.arguments.size();
+  // Parts of one call within an event, or the whole answer, are one.
+  const bool goes_on = part.name.empty() && !choice.calls.empty();
+  if (goes_on) {
+    auto& arguments = choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
+    arguments += part.arguments;
+    return;
+  }
+  Json call = Json::object();
+  if (request_->stream) call["index"] = part.call;
+  if (!part.name.empty()) {
+    // Templates of Mistral's refuse ids of any other form.
+    const uint64_t bits = FreshBits();
+    call["id"] = header_.tool_format == v1::TOOL_FORMAT_MISTRAL ? absl::StrFormat("%09x", bits >> 28)
+                                                                : absl::StrFormat("call_%016x", bits);
+    call["type"] = "function";
+    call["function"]["name"] = part.name;
+  }
+  call["function"]["arguments"] = part.arguments;
+  choice.calls.push_back(std::move(call));
 }
 
 void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
@@ -162,6 +212,7 @@ void OpenAiAnswer::Count(const v1::Finish& finish, bool first_sample) {
     usage_.set_cached_prompt_tokens(usage_.cached_prompt_tokens() + usage.cached_prompt_tokens());
   }
   usage_.set_completion_tokens(usage_.completion_tokens() + usage.completion_tokens());
+  usage_.set_max_tokens(std::max(usage_.max_tokens(), usage.max_tokens()));
   AddCounts(finish.speculation(), &speculation_);
 }
 
@@ -177,6 +228,7 @@ Json OpenAiAnswer::UsageJson() const {
   return {{"prompt_tokens", usage_.prompt_tokens()},
           {"completion_tokens", usage_.completion_tokens()},
           {"total_tokens", usage_.prompt_tokens() + usage_.completion_tokens()},
+          {"max_tokens", usage_.max_tokens()},
           {"prompt_tokens_details", {{"cached_tokens", usage_.cached_prompt_tokens()}}},
           {"completion_tokens_details",
            {{"accepted_prediction_tokens", s.accepted_prediction_tokens()},
@@ -188,9 +240,23 @@ Json OpenAiAnswer::UsageJson() const {
             {"accepted_after_end", s.accepted_after_end()},
             {"rounds", s.rounds()},
             {"acceptance_rate", AcceptanceRate(s)},
+            {"mean_round_acceptance", s.mean_round_acceptance()},
             {"mean_accepted_length", MeanAcceptedLength(s)},
             {"exact", s.exact()},
             {"schedule", NameOf(ScheduleOf(s))}}}};
+}
+
+Json OpenAiAnswer::MetricsJson() const {
+  const v1::SpeculationStats& s = speculation_;
+  if (request_->prompts.size() > 1 || request_->samples() > 1) return nullptr;
+  return {{"speculative_decoding",
+           {{"mean_acceptance_length", MeanAcceptedLength(s)},
+            {"draft_acceptance_rate", AcceptanceRate(s)},
+            {"acceptance_histogram", s.rounds_per_accepted()},
+            {"num_spec_steps", s.drafts()},
+            {"num_accepted_draft_tokens", s.accepted()},
+            {"num_draft_tokens", s.drafted()},
+            {"num_spec_tokens", s.drafted_per_position_size()}}}};
 }
 
 std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
@@ -199,11 +265,14 @@ std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
   if (!chat) {
     content = {{"text", choice.text}};
   } else if (!request_->stream) {
-    content = {{"message", {{"role", "assistant"}, {"content", choice.text}, {"refusal", nullptr}}}};
+    Json text = choice.calls.is_null() ? Json(choice.text) : NullIfEmpty(choice.text);
+    content = {{"message", {{"role", "assistant"}, {"content", std::move(text)}, {"refusal", nullptr}}}};
+    if (!choice.calls.is_null()) content["message"]["tool_calls"] = choice.calls;
   } else {
     Json delta = Json::object();
     if (!choice.begun) delta["role"] = "assistant";
     if (!choice.begun || !choice.text.empty()) delta["content"] = choice.text;
+    if (!choice.calls.is_null()) delta["tool_calls"] = choice.calls;
     content["delta"] = std::move(delta);
   }
   const bool tells = request_->logprobs() && !(request_->stream && choice.logprobs.empty());
@@ -216,22 +285,31 @@ std::string OpenAiAnswer::ChoiceText(size_t index, const Choice& choice) const {
 
 std::string OpenAiAnswer::AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk) {
   auto& [index, choice] = AddTo(prompt, chunk);
-  if (choice.text.empty() && choice.logprobs.empty() && choice.finish_reason.empty()) return "";
+  if (choice.bytes() == 0 && choice.finish_reason.empty()) return "";
   bytes_ -= choice.bytes();
-  std::string event = absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]",
-                                   request_->include_usage ? R"(,"usage":null})" : "}");
+  const Json usage = {{"prompt_tokens", choice.prompt_tokens},
+                      {"completion_tokens", choice.tokens},
+                      {"total_tokens", choice.prompt_tokens + choice.tokens}};
+  const std::string so_far = request_->usage_so_far    ? absl::StrCat(R"(,"usage":)", DumpJson(usage))
+                             : request_->include_usage ? R"(,"usage":null)"
+                                                       : "";
+  const std::string event =
+      absl::StrCat("{", Members(Headed()), R"(,"choices":[)", ChoiceText(index, choice), "]", so_far, "}");
   choice.begun = true;
   choice.text.clear();
+  choice.calls = nullptr;
+  choice.call_bytes = 0;
   choice.logprobs.Clear();
   return ServerSentEvent(event);
 }
 
 std::string OpenAiAnswer::LastEvents() const {
   std::string events;
-  if (request_->include_usage) {
+  if (request_->include_usage || request_->speculation_metrics) {
     Json event = Headed();
     event["choices"] = Json::array();
     event["usage"] = UsageJson();
+    if (request_->speculation_metrics) event["metrics"] = MetricsJson();
     events = ServerSentEvent(DumpJson(event));
   }
   return events + DoneEvent();
@@ -243,7 +321,9 @@ std::vector<std::string> OpenAiAnswer::Body() {
   for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
     pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));
   }
-  pieces.push_back(absl::StrCat(R"(],"usage":)", DumpJson(UsageJson()), "}"));
+  const std::string metrics =
+      request_->speculation_metrics ? absl::StrCat(R"(,"metrics":)", DumpJson(MetricsJson())) : "";
+  pieces.push_back(absl::StrCat(R"(],"usage":)", DumpJson(UsageJson()), metrics, "}"));
   return pieces;
 }
 

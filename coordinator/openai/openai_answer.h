@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "coordinator/openai/openai_request.h"
+#include "coordinator/openai/tool_calls.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -44,8 +46,9 @@ class OpenAiLogprobs {
 
 struct AnswerHeader {
   std::string id;
-  int64_t created;  // seconds since 1970
+  int64_t created = 0;  // seconds since 1970
   std::string model;
+  v1::ToolFormat tool_format = v1::TOOL_FORMAT_UNSPECIFIED;
 };
 
 // Takes the chunks of all prompts and samples; choice p * n + s is sample s of prompt p. One thread.
@@ -67,14 +70,18 @@ class OpenAiAnswer {
  private:
   struct Choice {
     explicit Choice(OpenAiLogprobs::Form form) : logprobs(form) {}
-    size_t bytes() const { return text.size() + logprobs.bytes(); }
+    size_t bytes() const { return text.size() + call_bytes + logprobs.bytes(); }
 
     std::string text;  // since the last event; all of it if there are none
     OpenAiLogprobs logprobs;
-    bool echoed = false;        // it begins with the prompt
-    bool begun = false;         // an event of it was sent
-    std::string finish_reason;  // empty: it goes on
-    std::string stop_string;    // empty: none ended it
+    std::optional<ToolCallParser> parser;    // of a request with tools
+    nlohmann::ordered_json calls = nullptr;  // `tool_calls`, since the last event too; null: none
+    size_t call_bytes = 0;
+    uint32_t prompt_tokens = 0, tokens = 0;  // so far
+    bool echoed = false;                     // it begins with the prompt
+    bool begun = false;                      // an event of it was sent
+    std::string finish_reason;               // empty: it goes on
+    std::string stop_string;                 // empty: none ended it
   };
 
   struct Echo {
@@ -88,10 +95,15 @@ class OpenAiAnswer {
   std::pair<const size_t, Choice>& AddTo(size_t prompt, const v1::GenerateResponse& chunk);
   // An object with the header's fields: an event of a stream, or the whole answer.
   nlohmann::ordered_json Headed() const;
+  // Adds text of the answer, and at its end what is left.
+  void AddText(Choice& choice, const std::string& text, bool is_end) const;
+  void AddCall(Choice& choice, const ToolCallPart& part) const;
   // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
   std::string ChoiceText(size_t index, const Choice& choice) const;
   nlohmann::ordered_json UsageJson() const;
+  // vLLM's `metrics`, of a request for one continuation; null for others.
+  nlohmann::ordered_json MetricsJson() const;
   void Count(const v1::Finish& finish, bool first_sample);
 
   const OpenAiRequest* const request_;

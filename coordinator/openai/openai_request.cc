@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/rpc/drafters.h"
 #include "common/text/json.h"
+#include "coordinator/openai/chat_fields.h"
 #include "coordinator/openai/grammar_fields.h"
 #include "coordinator/openai/json_fields.h"
 
@@ -22,7 +23,6 @@ constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
 // Tokens and alternatives of an answer that is held until it is whole (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
-constexpr size_t kMaxValues = size_t{1} << 16;  // each takes dozens of bytes, however few it has in the body
 
 // Fields of OpenAI's API, and of vLLM's extensions, whose answer cannot be given.
 struct Unsupported {
@@ -51,18 +51,15 @@ const std::vector<Unsupported>& UnsupportedFields() {
       {"chat_template", nullptr, Endpoint::kChat},
       {"documents", nullptr, Endpoint::kChat},
       {"echo", nullptr, Endpoint::kChat},
+      {"function_call", "none", Endpoint::kChat},
       {"functions", nullptr, Endpoint::kChat},
       {"modalities", Json::array({"text"}), Endpoint::kChat},
-      {"tools", nullptr, Endpoint::kChat},
+      {"moderation", nullptr, Endpoint::kChat},
+      {"reasoning_effort", nullptr, Endpoint::kChat},
+      {"verbosity", nullptr, Endpoint::kChat},
       {"web_search_options", nullptr, Endpoint::kChat},
   };
   return *fields;
-}
-
-// Null, false, an empty text, list or object: as if the field were not there.
-bool IsNothing(const Json& value) {
-  return value.is_null() || value == Json(false) || value == Json("") ||
-         (value.is_structured() && value.empty());
 }
 
 // A value that asks for what happens anyway is fine.
@@ -131,6 +128,7 @@ void ParseStopFields(JsonFields& fields, Endpoint endpoint, v1::StopOptions* sto
 
 void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculation) {
   if (auto k = fields.Count("draft_tokens")) speculation->set_draft_tokens(*k);
+  if (auto most = fields.Count("max_draft_context")) speculation->set_max_context(*most);
   const auto named = [&fields](const char* field, auto parse, const std::string& allowed, auto set) {
     const std::optional<std::string> name = fields.String(field);
     if (!name) return;
@@ -189,6 +187,7 @@ void ParseStreamFields(JsonFields& fields, OpenAiRequest* request) {
   }
   JsonFields inner(*options);
   request->include_usage = inner.Bool("include_usage").value_or(false);
+  request->usage_so_far = inner.Bool("continuous_usage_stats").value_or(false);
   fields.Fail(inner.status());
 }
 
@@ -217,100 +216,6 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// The texts of a list of parts; nullopt if it is none, or a part is no text.
-std::optional<std::vector<std::string>> TextParts(const Json& content) {
-  if (!content.is_array()) return std::nullopt;
-  std::vector<std::string> texts;
-  for (const Json& part : content) {
-    if (!part.is_object()) return std::nullopt;
-    const auto type = part.find("type"), text = part.find("text");
-    const bool is_text = type != part.end() && *type == "text" && text != part.end() && text->is_string();
-    if (!is_text) return std::nullopt;
-    texts.push_back(text->get<std::string>());
-  }
-  return texts;
-}
-
-// A message's content: text, or parts that are text. An assistant's that called tools may have none.
-bool SetContent(const Json& message, v1::ChatMessage* turn) {
-  const auto found = message.find("content");
-  if (found == message.end() || found->is_null()) return turn->role() == "assistant";
-  if (found->is_string()) {
-    turn->set_content(found->get<std::string>());
-    return true;
-  }
-  const auto parts = TextParts(*found);
-  if (!parts) return false;
-  turn->mutable_parts()->Add(parts->begin(), parts->end());
-  return true;
-}
-
-// OpenAI's predicted output.
-void ParsePrediction(JsonFields& fields, v1::GenerateRequest* common) {
-  const Json* const prediction = fields.Find("prediction");
-  if (prediction == nullptr) return;
-  const Json content = prediction->is_object() && prediction->value("type", Json()) == "content"
-                           ? prediction->value("content", Json())
-                           : Json();
-  if (content.is_string()) {
-    common->set_prediction(content.get<std::string>());
-  } else if (const auto parts = TextParts(content)) {
-    common->set_prediction(absl::StrJoin(*parts, ""));
-  } else {
-    fields.Refuse("prediction", R"({"type": "content", "content": a text or a list of parts that are text})",
-                  Shown(*prediction));
-  }
-}
-
-// Other fields of the message that a template may read.
-void SetFields(Json message, v1::ChatMessage* turn) {
-  message.erase("role");
-  message.erase("content");
-  for (auto field = message.begin(); field != message.end();) {
-    field = IsNothing(*field) ? message.erase(field) : std::next(field);
-  }
-  if (!message.empty()) turn->set_fields(DumpJson(message));
-}
-
-void ParseMessages(JsonFields& fields, OpenAiRequest* request) {
-  const Json* messages = fields.Find("messages");
-  if (messages == nullptr || !messages->is_array()) {
-    return fields.Refuse("messages", "a list of messages",
-                         messages == nullptr ? "missing" : Shown(*messages));
-  }
-  v1::ChatPrompt* chat = request->prompts.emplace_back().mutable_chat();
-  for (const Json& message : *messages) {
-    v1::ChatMessage* turn = chat->add_messages();
-    const bool whole = message.is_object() && message.contains("role") && message["role"].is_string();
-    if (whole) turn->set_role(message["role"].get<std::string>());
-    if (!whole || !SetContent(message, turn)) {
-      return fields.Refuse("messages", "messages with a role, and text as content", Shown(message));
-    }
-    for (const char* name : {"tool_calls", "function_call", "audio"}) {
-      const auto found = message.find(name);
-      if (found != message.end() && !IsNothing(*found)) {
-        return fields.Refuse("messages", absl::StrCat("messages without ", name), Shown(message));
-      }
-    }
-    SetFields(message, turn);
-  }
-}
-
-// Extensions of vLLM's and transformers'.
-void ParseTemplateFields(JsonFields& fields, v1::ChatPrompt* chat) {
-  const Json* variables = fields.Find("chat_template_kwargs");
-  if (variables != nullptr && !variables->is_object()) {
-    return fields.Refuse("chat_template_kwargs", "an object", Shown(*variables));
-  }
-  if (variables != nullptr) chat->set_chat_template_kwargs(DumpJson(*variables));
-  const bool goes_on = fields.Bool("continue_final_message").value_or(false);
-  chat->set_continue_final_message(goes_on);
-  if (fields.Bool("add_generation_prompt").value_or(!goes_on) == goes_on) {
-    fields.Refuse("add_generation_prompt", goes_on ? "false with continue_final_message" : "true",
-                  goes_on ? "true" : "false");
-  }
-}
-
 // Refuses at once requests that would be refused after minutes.
 absl::Status CheckAnswerSize(const OpenAiRequest& request) {
   const v1::GenerateRequest& common = request.common;
@@ -324,15 +229,7 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
 }  // namespace
 
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
-  const JsonSize size = MeasureJson(body);
-  if (size.values > kMaxValues) {
-    return InvalidFor("INVALID_JSON", "the body has more than ", kMaxValues, " texts, lists and objects");
-  }
-  if (size.depth > kMaxJsonDepth) {
-    return InvalidFor("INVALID_JSON", "the body nests more than ", kMaxJsonDepth, " deep");
-  }
-  const Json json = Json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
+  const Json json = OUTRIDER_TRY(ParseBody(body));
   OUTRIDER_TRY(RefuseUnsupported(endpoint, json));
   JsonFields fields(json);
   OpenAiRequest request;
@@ -346,14 +243,16 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   request.grammar_field = ParseGrammarFields(fields, body, common->mutable_sampling());
   ParseStopFields(fields, endpoint, common->mutable_stop());
   ParseSpeculationFields(fields, common->mutable_speculation());
+  request.speculation_metrics = fields.Bool("spec_decode_metrics").value_or(false);
   ParseLogprobFields(fields, endpoint, request.echo, common->mutable_logprobs());
   ParseSampleFields(fields, common);
   ParsePrediction(fields, common);
   if (endpoint == Endpoint::kCompletions) {
     ParsePrompts(fields, &request);
   } else {
-    ParseMessages(fields, &request);
-    if (fields.status().ok()) ParseTemplateFields(fields, request.prompts.front().mutable_chat());
+    v1::ChatPrompt* const chat = request.prompts.emplace_back().mutable_chat();
+    ParseChatFields(fields, body, chat);
+    request.tools = ParseToolFields(fields, body, chat);
   }
   OUTRIDER_TRY(fields.status());
   OUTRIDER_TRY(CheckAnswerSize(request));

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "coordinator/openai/tool_fields.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {
@@ -17,9 +18,12 @@ struct OpenAiRequest {
   v1::GenerateRequest common;                // all but the prompt
   std::vector<v1::GenerateRequest> prompts;  // at least one, with only the prompt set
   std::string grammar_field;                 // the field that has the grammar; empty: there is none
+  ToolUse tools = {};                        // that the answer may call
   bool echo = false;                         // the answer begins with the prompt
   bool stream = false;
-  bool include_usage = false;  // of a stream
+  bool include_usage = false;        // of a stream
+  bool usage_so_far = false;         // in each event of a stream
+  bool speculation_metrics = false;  // in vLLM's form too
 
   size_t samples() const { return common.has_n() ? common.n() : 1; }
   bool logprobs() const { return common.logprobs().has_top(); }

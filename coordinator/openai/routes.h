@@ -16,12 +16,23 @@ namespace outrider {
 
 struct Route {
   // kServer: "*", which stands for all of them in OPTIONS.
-  enum class Kind { kUnknown, kServer, kHealth, kModels, kModel, kCompletions, kChat };
+  enum class Kind {
+    kUnknown,
+    kServer,
+    kHealth,
+    kModels,
+    kModel,
+    kCompletions,
+    kChat,
+    kTokenize,
+    kDetokenize
+  };
 
   Kind kind = Kind::kUnknown;
   std::string model = {};  // of kModel
 
-  bool Posts() const { return kind == Kind::kCompletions || kind == Kind::kChat; }
+  bool Generates() const { return kind == Kind::kCompletions || kind == Kind::kChat; }
+  bool Posts() const { return Generates() || kind == Kind::kTokenize || kind == Kind::kDetokenize; }
   bool Takes(const std::string& method) const {
     if (kind == Kind::kServer) return false;
     return Posts() ? method == "POST" : method == "GET" || method == "HEAD";
@@ -56,6 +67,8 @@ inline Route RouteOf(const std::string& url) {
   if (path == "/v1/models") return {Route::Kind::kModels};
   if (path == "/v1/completions") return {Route::Kind::kCompletions};
   if (path == "/v1/chat/completions") return {Route::Kind::kChat};
+  if (path == "/tokenize") return {Route::Kind::kTokenize};
+  if (path == "/detokenize") return {Route::Kind::kDetokenize};
   absl::string_view model = path;
   if (absl::ConsumePrefix(&model, "/v1/models/") && !model.empty()) {
     return {Route::Kind::kModel, Decoded(model)};

@@ -165,7 +165,7 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
   for (const NamedOutcome& named : kind.acceptance.Outcomes(proposal)) {
     if (static_cast<int>(outcomes.size()) == max_branches_) break;
     const bool whole = named.accepted == proposal.size();
-    const int room = generation.Room() - static_cast<int>(named.accepted) - 2;
+    const int room = generation.DraftRoom() - static_cast<int>(named.accepted) - 1;
     const int most = std::min(generation.request().draft_tokens, room);
     if (named.accepted > reachable || most <= 0) continue;
     Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};

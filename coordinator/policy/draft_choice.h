@@ -44,13 +44,13 @@ class DraftChoice {
   // Chooses for the next round: at most what the request allows and the answer has left, given that a round
   // emits up to K + 1 tokens. Nothing for the prompt's round, so that the first token waits for no draft.
   DraftLength Choose(const Generation& generation) {
-    return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.Room() - 1);
+    return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.DraftRoom());
   }
 
   // Chooses for the round after the one about to be verified, where the target itself proposes. Its proposal
   // comes with the verdict, whichever that will be, and is cut to the room that the verdict leaves.
   DraftLength ChooseNext(const Generation& generation) {
-    return ChooseWithin(generation, generation.Room() - 2);
+    return ChooseWithin(generation, generation.DraftRoom() - 1);
   }
 
   // The outcomes of verifying `proposal` that are worth drafting for, the likeliest first.

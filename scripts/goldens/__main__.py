@@ -25,6 +25,7 @@ COMMANDS = [
      [("gguf", ROOT / ".venv" / "src" / "llama.cpp" / "models" / "ggml-vocab-llama-bpe.gguf")]),
     ("chat", "conversations as chat templates write them", "chat.main", []),
     ("published", "the same for templates that models publish, as hashes", "published_chat.main", []),
+    ("tool-chat", "the same for conversations with tools", "tool_chat.main", []),
     ("expressions", "expressions as Jinja2 renders them", "expressions.main", []),
     ("controls", "probabilities after logits processors", "controls.main", []),
     ("models", "small random models, and their logits", "engine.random_models", []),

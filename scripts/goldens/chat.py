@@ -208,11 +208,14 @@ class FixedTime(datetime.datetime):
 
 
 def render(template, conversation):
+    return render_messages(template, [{"role": role, "content": content} for role, content in conversation])
+
+
+def render_messages(template, messages, tools=None):
     """The text, or the words in which the template refuses the conversation."""
-    messages = [{"role": role, "content": content} for role, content in conversation]
     try:
-        return {"text": TOKENIZER.apply_chat_template(messages, chat_template=template, add_generation_prompt=True,
-                                                      tokenize=False)}
+        return {"text": TOKENIZER.apply_chat_template(messages, tools=tools, chat_template=template,
+                                                      add_generation_prompt=True, tokenize=False)}
     except jinja2.exceptions.TemplateError as error:
         return {"error": str(error)}
 

@@ -12,7 +12,7 @@ function(outrider_system_test label folder name)
 endfunction()
 
 # The longest come first.
-foreach(name IN ITEMS outages gpu_dry_run exhaustion first_law beams torch hard_cases heads tensor_parallel addresses admission any_request bad_requests branches chat command_line concurrency cpp_sdk drafters faults frequent_tokens gguf greedy https limits logprobs numbers openai openai_server operations pair pools prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup structured_output tracing tree_items trees vocabularies)
+foreach(name IN ITEMS outages gpu_dry_run exhaustion first_law beams torch hard_cases heads tensor_parallel addresses admission any_request bad_requests branches chat command_line concurrency cpp_sdk drafters extensions faults frequent_tokens gguf greedy https limits logprobs numbers openai openai_examples openai_server operations pair pools prefix_cache proposals protocol python_sdk quantised run_ahead samples security self_test servers startup structured_output tools tracing tree_items trees vocabularies)
   outrider_system_test(system ${CMAKE_CURRENT_LIST_DIR} ${name})
 endforeach()
 foreach(name IN ITEMS monitoring)

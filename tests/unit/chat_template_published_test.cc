@@ -2,16 +2,12 @@
 // scripts/install unpacks them, and of what they write tests/data/chat/published.json has hashes
 // (scripts/goldens/published_chat.py).
 #include <gmock/gmock.h>
-#include <openssl/sha.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <set>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_replace.h"
-#include "common/text/strings.h"
 #include "coordinator/api/chat_template.h"
 #include "tests/unit/chat_goldens.h"
 
@@ -20,16 +16,6 @@ namespace {
 
 using ::testing::UnorderedElementsAre;
 using Json = nlohmann::json;
-
-// Of CMake: where scripts/install unpacks them.
-constexpr char kFolder[] = OUTRIDER_CHAT_TEMPLATES;
-
-std::string Sha256(const std::string& text) {
-  std::string digest(SHA256_DIGEST_LENGTH, '\0');
-  SHA256(reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-         reinterpret_cast<unsigned char*>(digest.data()));
-  return absl::BytesToHexString(digest);
-}
 
 // What our engine writes, or in what words it refuses, in the form of the goldens.
 struct Rendering {
@@ -46,11 +32,6 @@ Rendering Render(const ChatTemplate& chat_template, const Json& conversation, st
 
 class PublishedTemplates : public ::testing::Test {
  protected:
-  std::string Source(const std::string& name) const {
-    const std::optional<std::string> source = ReadFile(std::string(kFolder) + "/" + name + ".jinja");
-    EXPECT_TRUE(source) << kFolder << " has no " << name << ".jinja: run scripts/install";
-    return source.value_or("");
-  }
   std::unique_ptr<const ChatTemplate> Parse(const std::string& source) const {
     return ChatTemplate::Parse(source, goldens_["special_tokens"]).value();
   }
@@ -78,7 +59,7 @@ TEST_F(PublishedTemplates, WriteWhatTransformersWritesAndRefuseWhatItRefuses) {
   ASSERT_EQ(goldens_["conversations"].size(), 30U);
   std::set<std::string> families;
   for (const auto& [name, published] : published_.items()) {
-    const std::string source = Source(name);
+    const std::string source = PublishedSource(name);
     ASSERT_EQ(Sha256(source), published["sha256"]) << name << " is another version than that of the goldens";
     EXPECT_EQ(published["goldens"].size(), goldens_["conversations"].size());
     EXPECT_EQ(Differences(name, source, /*tell=*/true), 0);
@@ -92,17 +73,17 @@ TEST_F(PublishedTemplates, AnotherTemplateIsNoticedInEachConversation) {
   const int all = static_cast<int>(goldens_["conversations"].size());
   const std::string qwen = "Qwen-Qwen3-0.6B", llama = "meta-llama-Llama-3.2-3B-Instruct";
   const std::string changed =
-      absl::StrReplaceAll(Source(qwen), {{"<|im_start|>assistant\\n", "<|im_start|>assistant "}});
+      absl::StrReplaceAll(PublishedSource(qwen), {{"<|im_start|>assistant\\n", "<|im_start|>assistant "}});
   EXPECT_EQ(Differences(qwen, changed, /*tell=*/false), all);
-  EXPECT_EQ(
-      Differences(llama, absl::StrReplaceAll(Source(llama), {{"%d %b %Y", "%d %B %Y"}}), /*tell=*/false),
-      all);
+  EXPECT_EQ(Differences(llama, absl::StrReplaceAll(PublishedSource(llama), {{"%d %b %Y", "%d %B %Y"}}),
+                        /*tell=*/false),
+            all);
 }
 
 // Another refusal is noticed too.
 TEST_F(PublishedTemplates, OtherWordsOfARefusalAreNoticed) {
   const std::string gemma = "google-gemma-2-2b-it";
-  const std::string changed = absl::StrReplaceAll(Source(gemma), {{"not supported", "unknown"}});
+  const std::string changed = absl::StrReplaceAll(PublishedSource(gemma), {{"not supported", "unknown"}});
   EXPECT_GT(Differences(gemma, changed, /*tell=*/false), 0);
 }
 

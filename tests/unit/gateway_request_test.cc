@@ -151,7 +151,7 @@ TEST(OpenAiRequest, RefusesWhatItCannotDoByName) {
     EXPECT_THAT(field, HasSubstr(error["param"].get<std::string>()));
   }
   for (const std::string field :
-       {R"("tools": [{"type": "function"}])", R"("functions": [{}])", R"("modalities": ["text", "audio"])",
+       {R"("reasoning_effort": "low")", R"("functions": [{}])", R"("modalities": ["text", "audio"])",
         R"("audio": {"voice": "a"})", R"("echo": true)", R"("chat_template": "{{ x }}")"}) {
     EXPECT_EQ(ErrorOf(Chat(field), Endpoint::kChat)["code"], "unsupported_parameter") << field;
   }

@@ -1,5 +1,5 @@
 // A call of Generate from end to end, against a target of gRPC's that answers as it is told.
-#include "coordinator/api/generate_call.h"
+#include "coordinator/api/inference_service.h"
 
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>

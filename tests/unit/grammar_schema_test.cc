@@ -162,11 +162,15 @@ TEST(StructuralTag, ItsSchemasAreChecked) {
   const absl::Status status = Compiles(GrammarSyntax::kStructuralTag,
                                        tag(R"({"type": "json_schema", "json_schema": {"type": "string"}})"));
   EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(Compiles(GrammarSyntax::kStructuralTag,
+                       tag(R"({"type": "json_schema", "json_schema": {"type": "string", "minLength": 1}})"))
+                  .ok());
   for (const auto& [format, what] :
        {std::pair(R"({"type": "json_schema", "json_schema": {"type": "null", "not": {}}})",
                   "not is not supported"),
-        std::pair(R"({"type": "json_schema", "json_schema": {"type": "string", "minLength": 1}})",
-                  "in structural tags"),
+        std::pair(R"({"type": "sequence", "elements": [{"type": "any_text"},
+            {"type": "json_schema", "json_schema": {"type": "string", "minLength": 1}}]})",
+                  "beside free text"),
         std::pair(R"({"type": "json_schema", "json_schema": {}, "any_order": true})", "any_order")}) {
     ExpectRefused(Compiles(GrammarSyntax::kStructuralTag, tag(format)), what, format);
   }

@@ -46,7 +46,7 @@ EVERY = {
     "bad_ids": [3], "min_tokens": 2, "regex": "a+", "seed": 2**64 - 1, "sample_index": 4, "stop": ["a", "b"], "stop_token_ids": [6],
     "ignore_eos": True, "drafter": "ngram", "draft_tokens": 0, "rule": "block", "schedule": "run_ahead", "tree": "2x2",
     "sibling_order": "random", "draft_top_n": 8,
-    "prediction": "a text", "draft_temperature": 0.5, "lenience": 0.5, "beam_width": 4,
+    "prediction": "a text", "draft_temperature": 0.5, "lenience": 0.5, "max_context": 99, "beam_width": 4,
     "beam_draft_width": 8, "length_penalty": 0.5, "beam_stop": "never", "logprobs": 0, "logprobs_before_controls": True, "prompt_logprobs": 0,
     "echo": True, "trace": True, "resume_from": [8, 9],
 }
@@ -54,7 +54,8 @@ EVERY = {
 OTHER_GRAMMARS = {"json_schema": {"b": 1, "a": 2}, "choices": ["yes", "no"], "grammar": 'root ::= "a"',
                   "structural_tag": {"type": "structural_tag"}}
 
-OF_A_CONVERSATION = {"chat_template_kwargs": {"enable_thinking": False}, "continue_final_message": True}
+OF_A_CONVERSATION = {"chat_template_kwargs": {"enable_thinking": False}, "continue_final_message": True,
+                     "tools": [{"type": "function", "function": {"name": "f"}}]}
 
 
 def test_every_field_of_a_request_can_be_set() -> None:
@@ -71,6 +72,7 @@ def test_every_field_of_a_request_can_be_set() -> None:
     chat = build_request(talk, 1, OF_A_CONVERSATION).chat
     assert {field.name for field, _ in chat.ListFields()} == fields(chat.DESCRIPTOR)
     assert chat.chat_template_kwargs == '{"enable_thinking": false}'
+    assert chat.tools == '[{"type": "function", "function": {"name": "f"}}]'
     messages = chat.messages
     assert [(m.role, m.content) for m in messages] == [("system", "Short."), ("user", "Hello")]
     turn, = build_request([{"role": "user", "content": ["one", "two"], "name": "Ada"}], 1, {}).chat.messages

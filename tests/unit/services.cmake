@@ -10,6 +10,7 @@ outrider_unit_test(coordinator_test
     unit/chat_template_input_test.cc
     unit/chat_template_published_test.cc
     unit/chat_template_test.cc
+    unit/chat_template_tools_test.cc
     unit/chunk_pacer_test.cc
     unit/circuit_breaker_test.cc
     unit/coordinator_test.cc
@@ -55,6 +56,8 @@ outrider_unit_test(gateway_test
     unit/gateway_http_test.cc
     unit/gateway_limits_test.cc
     unit/gateway_request_test.cc
+    unit/gateway_tools_test.cc
+    unit/tool_calls_test.cc
     unit/http_client.cc
     unit/openai_request_testing.h
   LIBS outrider::gateway)

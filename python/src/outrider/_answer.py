@@ -61,6 +61,7 @@ class Usage:
     cached_prompt_tokens: int
     first_token_seconds: float
     decode_seconds: float
+    max_tokens: int
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ class Speculation:
         accepted_after_end: Drafted tokens that the target kept behind the one that ends the text; in no other count.
         prediction_tokens: Tokens of the request's prediction.
         accepted_prediction_tokens: Of `accepted`, those that were drafted from it.
+        mean_round_acceptance: Mean over rounds with a draft of the accepted share of its tokens; 0 without any.
+        rounds_per_accepted: Rounds with a draft, by how many of its tokens were kept.
     """
 
     drafted: int
@@ -118,6 +121,8 @@ class Speculation:
     accepted_after_end: int
     prediction_tokens: int
     accepted_prediction_tokens: int
+    mean_round_acceptance: float
+    rounds_per_accepted: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -208,6 +213,7 @@ class Chunk:
         position: Index in the answer of the first of them.
         sample: Which of several samples this is a piece of.
         prompt: The prompt, if it was asked for; in the first chunk of the first sample.
+        prompt_tokens: Tokens of the prompt; in the first chunk of each sample, else 0.
         logprobs: One for each token, if they were asked for.
         prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for. Those of a long prompt
             come in several chunks, of which only the last has a token.
@@ -222,6 +228,7 @@ class Chunk:
     position: int
     sample: int
     prompt: EchoedPrompt | None
+    prompt_tokens: int
     logprobs: tuple[PositionLogprobs, ...]
     prompt_logprobs: tuple[PositionLogprobs, ...]
     trace: Round | None
@@ -302,6 +309,7 @@ def to_chunk(response: inference_pb2.GenerateResponse) -> Chunk:
         position=response.position,
         sample=response.sample,
         prompt=_prompt(response.prompt) if response.HasField("prompt") else None,
+        prompt_tokens=response.prompt_tokens,
         logprobs=tuple(_position(token.logprobs) for token in tokens if token.HasField("logprobs")),
         prompt_logprobs=tuple(_position(position) for position in response.prompt_logprobs),
         trace=plain(Round, response.trace, kind=_kind(response.trace.kind)) if response.HasField("trace") else None,

@@ -156,6 +156,8 @@ class Description:
         max_draft_tokens: Most drafted tokens that a request can ask for.
         tokenizer_fingerprint: Hash of the tokenizer.
         totals: How it goes.
+        tool_format: How the model writes calls of tools: "json", "llama", "hermes" or "mistral"; None without a chat
+            template.
     """
 
     version: str
@@ -169,6 +171,7 @@ class Description:
     max_draft_tokens: int
     tokenizer_fingerprint: int
     totals: Totals
+    tool_format: str | None
 
 
 def _server(info: sequence_pb2.ServerInfo) -> ServerInfo:
@@ -202,4 +205,7 @@ def to_description(response: inference_pb2.DescribeResponse) -> Description:
             tree=defaults.tree,
         ),
         totals=plain(Totals, response.totals),
+        tool_format=enum_name(inference_pb2.ToolFormat, response.tool_format, "TOOL_FORMAT_")
+        if response.tool_format
+        else None,
     )

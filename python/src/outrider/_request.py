@@ -100,6 +100,7 @@ class Options(TypedDict, total=False):
         draft_top_n: Tokens kept of the draft's distribution; speed only.
         draft_temperature: The draft's own; speed only.
         lenience: Below 1 faster, and not exact.
+        max_context: Draft only while prompt and answer have fewer tokens; speed only.
         beam_width: Search for the likeliest text instead of sampling, and follow this many; `n` of them come back.
         beam_draft_width: How many the draft follows; speed only.
         length_penalty: A text found is ranked by its log-probability over its length to this power; 1.
@@ -108,6 +109,7 @@ class Options(TypedDict, total=False):
         logprobs: Report each token's log-probability, with this many alternatives.
         logprobs_before_controls: The model's own instead of those after temperature and the like.
         prompt_logprobs: Report those of the prompt too, with this many alternatives.
+        tools: What the model may call, as in OpenAI's API; for a conversation. See Description.tool_format.
         chat_template_kwargs: Further variables of the chat template, such as enable_thinking; for a conversation.
         continue_final_message: Go on with the last message of a conversation instead of answering it.
         echo: Send the prompt back.
@@ -147,6 +149,7 @@ class Options(TypedDict, total=False):
     draft_top_n: int | None
     draft_temperature: float | None
     lenience: float | None
+    max_context: int | None
     beam_width: int | None
     beam_draft_width: int | None
     length_penalty: float | None
@@ -156,6 +159,7 @@ class Options(TypedDict, total=False):
     prompt_logprobs: int | None
     chat_template_kwargs: Mapping[str, Any] | None
     continue_final_message: bool | None
+    tools: Sequence[Mapping[str, Any]] | None
     echo: bool | None
     prediction: str | None
     trace: bool | None
@@ -204,6 +208,7 @@ _FIELDS = {
     "draft_top_n": ("speculation", "draft_top_n"),
     "draft_temperature": ("speculation", "draft_temperature"),
     "lenience": ("speculation", "lenience"),
+    "max_context": ("speculation", "max_context"),
     "beam_width": ("beam", "width"),
     "beam_draft_width": ("beam", "draft_width"),
     "length_penalty": ("beam", "length_penalty"),
@@ -213,6 +218,7 @@ _FIELDS = {
     "prompt_logprobs": ("logprobs", "prompt"),
     "chat_template_kwargs": ("chat", "chat_template_kwargs"),
     "continue_final_message": ("chat", "continue_final_message"),
+    "tools": ("chat", "tools"),
     "seed": ("", "seed"),
     "sample_index": ("", "sample_index"),
     "echo": ("", "echo"),
@@ -225,7 +231,7 @@ _FIELDS = {
 # Of these there can be one.
 _GRAMMARS = [name for name, (part, _) in _FIELDS.items() if part.startswith("sampling.grammar")]
 
-_TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id"}
+_TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id", "tool_calls"}
 
 # What a field's type can hold; what it may hold is the coordinator's to say.
 _RANGES = {
@@ -297,7 +303,7 @@ def _wire_value(name: str, value: Any) -> Any:
         return _number(_SIBLING_ORDERS, value, "speculation.sibling_order")
     if name == "beam_stop":
         return _number(_BEAM_STOPS, value, "beam.stop")
-    if name == "chat_template_kwargs":
+    if name in ("chat_template_kwargs", "tools"):
         return json.dumps(value)
     if name in ("json_schema", "structural_tag") and isinstance(value, Mapping):
         return json.dumps(value)

@@ -1,0 +1,52 @@
+#include "common/grammar/structural_tag.h"
+
+#include <algorithm>
+#include <string>
+
+#include "common/grammar/json_schema.h"
+#include "common/grammar/json_schema_parts.h"
+#include "common/spec/status.h"
+
+namespace outrider {
+namespace {
+
+bool HasControl(const std::string& text) {
+  return std::ranges::any_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; });
+}
+
+// Whether a part of a tag may be text that JSON does not have: control characters.
+bool HasOtherText(const Json& part) {
+  constexpr const char* kJsonTypes[] = {
+      "structural_tag", "const_string", "json_schema", "sequence", "or", "tag", "tags_with_separator"};
+  if (part.is_string()) return HasControl(part.get_ref<const std::string&>());
+  if (part.is_object()) {
+    const Json type = part.value("type", Json());
+    if (type == "json_schema") return false;
+    if (type.is_string() && !IsAmong(type.get_ref<const std::string&>(), kJsonTypes)) return true;
+  }
+  return part.is_structured() && std::ranges::any_of(part, HasOtherText);
+}
+
+absl::Status CheckTagPart(const Json& part, bool lengths) {
+  if (!part.is_structured()) return absl::OkStatus();
+  if (part.is_object() && part.contains("json_schema")) {
+    // XGrammar then counts properties without a look at which they are.
+    if (part.value("any_order", Json(false)) != false)
+      return FieldError("grammar", "false", "any_order is not supported");
+    return CheckJsonSchema(part["json_schema"].dump(), lengths);
+  }
+  for (const Json& inner : part) OUTRIDER_TRY(CheckTagPart(inner, lengths));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<bool> CheckStructuralTag(const std::string& tag) {
+  const Json root = OUTRIDER_TRY(ParseNested(tag));
+  const bool is_json = !HasOtherText(root);
+  OUTRIDER_TRY(CheckTagPart(root, /*lengths=*/is_json));
+  return is_json;
+}
+
+}  // namespace outrider

@@ -7,6 +7,13 @@ from typing import Any
 from harness import Answer, Cluster, inference_pb2, load_prompts
 
 
+GRAMMARS = [
+    {"regex": "[a-z ,.]{20,}"},
+    {"json_schema": '{"type": "array", "items": {"enum": ["fox", "hare", 1, null]}, "minItems": 3, "maxItems": 30}'},
+    {"ebnf": 'root ::= "<" ([a-z]+ " "){4,30} ">"'},
+]
+
+
 @dataclasses.dataclass(frozen=True)
 class Call:
     """A request whose answer depends on nothing but itself: greedy, under the coupled rule, or a search."""
@@ -24,6 +31,8 @@ def draw_calls(c: Cluster, seed: int) -> list[Call]:
         options = {"max_tokens": rng.choice([12, 40, 120, 300]), "ignore_eos": rng.random() < 0.7,
                    "n": 1 if rng.random() < 0.8 else rng.choice([2, 4])}
         options |= {"temperature": 0} if number % 2 else {"rule": "coupled", "temperature": 0.9, "seed": number}
+        if number % 5 == 2:
+            options |= {"grammar": rng.choice(GRAMMARS), "ignore_eos": False}
         answers = c.generate_samples(prompt, k=0, **options)
         if number % 6 == 0:
             text = answers[0].text

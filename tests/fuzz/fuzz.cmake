@@ -32,9 +32,13 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/common/serve/serve_item.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/api/parse_speculation.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/api/tools.cc
     ${CMAKE_SOURCE_DIR}/common/net/http_parser.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/openai/chat_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/grammar_fields.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/openai/tool_calls.cc
+    ${CMAKE_SOURCE_DIR}/coordinator/openai/tool_fields.cc
   PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
          nlohmann_json::nlohmann_json)
 outrider_follow(outrider_gguf outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
@@ -69,6 +73,7 @@ outrider_fuzz(fuzz/generate_request.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/http_request.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/openai_request.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/sequence_item.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/tool_calls.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/verdict.cc LIBS outrider::fuzz_parsers)
 
 # The control: its defect has to be found.

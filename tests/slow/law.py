@@ -70,12 +70,16 @@ def law_after(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
     return law
 
 
-def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
-    """The exact distribution of the first `depth` tokens under top_k."""
+def prompt_ids(c: Cluster, prompt: str) -> list[int]:
+    """Without BOS."""
     wanted = request(prompt, max_tokens=1, k=0)
     wanted.logprobs.prompt = 0
-    ids = [BOS] + [position.token.id for position in c.score(wanted)]
-    return law_after(c, ids, top_k, depth)
+    return [position.token.id for position in c.score(wanted)]
+
+
+def law_of(c: Cluster, prompt: str, top_k: int, depth: int) -> Cells:
+    """The exact distribution of the first `depth` tokens under top_k."""
+    return law_after(c, [BOS, *prompt_ids(c, prompt)], top_k, depth)
 
 
 def first_of(law: Cells, length: int) -> Cells:

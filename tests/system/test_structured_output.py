@@ -3,6 +3,7 @@
 import json
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,8 +12,11 @@ import outrider
 import pydantic
 import pytest
 
-from harness import BIN, PATIENCE, Cluster
+from harness import BIN, PATIENCE, ROOT, Cluster, full
 from http_clients import MODEL, TALK, connect
+
+sys.path.insert(0, str(ROOT / "tests" / "unit"))
+from grammar_schemas_test import invalid
 
 # The order of the names is not that of the alphabet, and all that can be long has an end: the model writes nonsense.
 PERSON = {
@@ -139,6 +143,32 @@ def test_pydantics_models_come_back(client: openai.OpenAI) -> None:
 
 
 # --- with speculation and streams -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [40, full(1000)])
+def test_answers_to_random_schemas_validate_whatever_drafts(count: int, client: openai.OpenAI, prompts: list[str]) -> None:
+    """Those of tests/unit/grammar_random_schemas.cc. A refusal is the same in each way too."""
+    drawn = subprocess.run([BIN.parent / "tests" / "grammar_random_schemas", "7", str(count)], check=True, capture_output=True, text=True)
+    ways = [{"drafter": drafter, "draft_tokens": k} for drafter in ("ngram", "model", "auto", "grammar") for k in (1, 4, 8)]
+    whole = refused = 0
+    for number, line in enumerate(drawn.stdout.splitlines()):
+        drawing = json.loads(line)
+        body = {"guided_json": json.dumps(drawing["schema"])}
+        how = {"model": MODEL, "prompt": prompts[number % len(prompts)], "max_tokens": 100}
+        if "error" in drawing:
+            with pytest.raises(openai.BadRequestError) as error:
+                client.completions.create(extra_body=body, **how)
+            assert error.value.param == "guided_json"
+            refused += 1
+            continue
+        plain, other, sampled = (client.completions.create(extra_body=body | more, **how).choices[0] for more in (
+            {"drafter": "none", "temperature": 0}, ways[number % len(ways)] | {"temperature": 0}, {"seed": number}))
+        assert (other.text, other.finish_reason) == (plain.text, plain.finish_reason), drawing["schema"]
+        for answer in (plain, sampled):
+            if answer.finish_reason == "stop":
+                whole += 1
+                assert invalid(drawing["schema"], answer.text) is None, (drawing["schema"], answer.text)
+    assert whole > count / 2 and refused > count / 10
 
 
 @pytest.mark.parametrize("grammar", [{"guided_regex": WORDS}, {"guided_json": PERSON}], ids=["regex", "schema"])

@@ -1,5 +1,7 @@
 // What the HTTP gateway does with clients that are slow, large, many, gone, or wrong.
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "tests/unit/gateway_testing.h"
 
@@ -113,6 +115,25 @@ TEST_F(GatewayTest, ABodyMayComeInChunks) {
                              "Transfer-Encoding: chunked\r\n\r\n",
                              "e\r\n{\"prompt\": \"On\r\n4\r\nce\"}\r\n0\r\n\r\n"));
   EXPECT_EQ(client_->Read().status, 200);
+}
+
+// Four answers of 60 MiB wait for their ends when the fifth would be more than all may be.
+TEST_F(GatewayTest, AnswersThatAreNotStreamedHaveALargestSizeTogether) {
+  std::vector<std::unique_ptr<HttpTestClient>> clients;
+  for (int i = 0; i < 5; ++i) {
+    Await([&] { return service_.hoards == i; });
+    clients.push_back(Connect());
+    clients.back()->Send(PostText({{"prompt", "hoard"}}));
+  }
+  const HttpAnswer answer = clients.back()->Read();
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_EQ(CodeOf(answer), "answers_too_large");
+  EXPECT_EQ(answer.headers.at("Retry-After"), "1");
+  clients.pop_back();
+  // What the others hold is free again when they go.
+  clients.clear();
+  Await([this] { return service_.cancelled == 5; });
+  EXPECT_EQ(Post({{"prompt", "Once"}}).status, 200);
 }
 
 // --- keys

@@ -27,6 +27,7 @@ class MadeUp final : public v1::Inference::Service {
  public:
   static constexpr int kManyChunks = 800;
   static constexpr size_t kChunkBytes = 64 << 10;
+  static constexpr int kHoard = 960;  // of which a whole answer may have 1023
 
   grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
@@ -42,6 +43,13 @@ class MadeUp final : public v1::Inference::Service {
     }
     if (request->text() == "hang") return Hang(*context);
     if (request->text() == "much") return WriteMuch(*writer);
+    if (request->text() == "hoard") {
+      v1::GenerateResponse chunk;
+      chunk.set_text(std::string(kChunkBytes, 'a'));
+      for (int i = 0; i < kHoard && writer->Write(chunk); ++i) continue;
+      ++hoards;
+      return Hang(*context);
+    }
     v1::GenerateResponse chunk;
     chunk.set_text("a");
     writer->Write(chunk);
@@ -58,6 +66,7 @@ class MadeUp final : public v1::Inference::Service {
   std::atomic<int> cancelled = 0;
   std::atomic<int> written = 0;  // chunks of the first of those who asked for much
   std::atomic<int> asked_for_much = 0;
+  std::atomic<int> hoards = 0;     // that were written, or cut short
   std::atomic<int> cut_short = 0;  // of those, how many were not written to the end
 
  private:

@@ -121,7 +121,7 @@ def test_every_alert_says_what_it_means_and_where_to_read_on(alert: dict) -> Non
     assert alert["labels"]["severity"] in {"critical", "warning"}
     assert alert["annotations"]["summary"] and alert["annotations"]["description"].endswith(".")
     path, anchor = alert["annotations"]["runbook_url"].split("#")
-    assert path == RUNBOOKS and anchor == alert["alert"].lower()
+    assert RUNBOOKS in path and "$externalLabels.runbooks" in path and anchor == alert["alert"].lower()
     runbook = anchors((ROOT / RUNBOOKS).read_text()).get(anchor, "")
     for part in ("**Means:**", "**Look at:**", "**Do:**"):
         assert part in runbook, f"{RUNBOOKS}#{anchor} lacks {part!r}"

@@ -2,8 +2,7 @@
 
 import asyncio
 import math
-import os
-import signal
+import subprocess
 import sys
 import threading
 
@@ -40,24 +39,35 @@ def test_a_timeout_is_a_number(of: type[Blocking]) -> None:
         of("127.0.0.1:1", timeout=math.nan).generate()
 
 
+# A process without a server of gRPC's, which would not survive the fork either.
+FORKS = """
+import os, signal, sys
+from outrider import Client
+
+with Client(sys.argv[1]) as client:
+    stream = client.stream("x")
+    next(stream)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(sys.argv[2]))  # instead of waiting for ever
+        refused = 0
+        for call in (lambda: next(stream), lambda: client.generate("x"), client.describe):
+            try:
+                call()
+            except RuntimeError:
+                refused += 1
+        stream.close()
+        client.close()
+        os._exit(refused)
+    refused = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    next(stream)  # goes on here
+sys.exit(refused)
+"""
+
+
 def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own() -> None:
-    with FakeCoordinator(endless) as server, Client(server.address) as client:
-        stream = client.stream("x")
-        next(stream)
-        child = os.fork()
-        if child == 0:
-            signal.alarm(int(PATIENCE))  # instead of waiting for ever
-            refused = 0
-            for call in (lambda: next(stream), lambda: client.generate("x"), client.describe):
-                try:
-                    call()
-                except RuntimeError:
-                    refused += 1
-            stream.close()
-            client.close()
-            os._exit(refused)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
-        next(stream)  # goes on here
+    with FakeCoordinator(endless) as server:
+        assert subprocess.run([sys.executable, "-c", FORKS, server.address, str(int(PATIENCE))], check=False).returncode == 3
 
 
 def test_leaving_the_with_block_cancels(of: type[Blocking]) -> None:

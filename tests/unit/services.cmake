@@ -28,6 +28,7 @@ outrider_unit_test(coordinator_test
     unit/grpc_context_test.cc
     unit/limited_memory.cc
     unit/link_test.cc
+    unit/local_drafters_cost_test.cc
     unit/link_testing.h
     unit/metrics_test.cc
     unit/model_drafter_test.cc

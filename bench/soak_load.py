@@ -7,6 +7,7 @@ only. A request that the coordinator's absence ended is resumed or asked again; 
 import collections
 import contextlib
 import itertools
+import json
 import random
 import socket
 import threading
@@ -234,9 +235,14 @@ def sampled_answer(w: Worker) -> str:
     return "whole"
 
 
+# How a grammar is asked for over HTTP.
+GRAMMAR_FIELDS = {"regex": "guided_regex", "json_schema": "guided_json", "ebnf": "guided_grammar"}
+
+
 def body(w: Worker, call: Call) -> dict[str, Any]:
     options = dict(call.options)
     extra = {key: options.pop(key) for key in ("rule", "ignore_eos") if key in options}
+    extra |= {GRAMMAR_FIELDS[form]: text for form, text in options.pop("grammar", {}).items()}
     if (k := w.rng.choice(KS)) is not None:
         extra["draft_tokens"] = k
     return {"model": MODEL, "prompt": call.prompt, "extra_body": extra} | options
@@ -264,6 +270,19 @@ def http_answer(w: Worker) -> str:
     options = body(w, call)
     texts = [choice.text for choice in w.repeat(lambda: w.http.completions.create(**options)).choices]
     assert texts == [answer.text for answer in call.answers], f"{call}: got {texts}"
+    return "whole"
+
+
+MOOD = {"type": "function", "function": {"name": "mood", "parameters": {
+    "type": "object", "properties": {"mood": {"enum": ["glad", "sad"]}}, "required": ["mood"], "additionalProperties": False}}}
+
+
+def http_tool_call(w: Worker) -> str:
+    options = {"model": MODEL, "messages": [{"role": "user", "content": w.call().prompt[:200]}], "tools": [MOOD],
+               "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 200, "seed": w.rng.randrange(1000)}
+    choice = w.repeat(lambda: w.http.chat.completions.create(**options)).choices[0]
+    [call] = choice.message.tool_calls
+    assert json.loads(call.function.arguments)["mood"] in ("glad", "sad"), choice
     return "whole"
 
 
@@ -427,6 +446,6 @@ def mute_connections(w: Worker) -> str:
 
 # How often each is asked for.
 KINDS: dict[Callable[[Worker], str], int] = {
-    invariant_answer: 10, several_samples: 2, slow_reader: 2, search: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, cancelled: 3,
+    invariant_answer: 10, several_samples: 2, slow_reader: 2, search: 2, sampled_answer: 4, http_stream: 4, http_answer: 1, http_tool_call: 1, cancelled: 3,
     http_client_leaves: 2, short_deadline: 2, bad_request: 3, unreadable_message: 1, bad_http_request: 2,
     ends_at_once: 2, search_cancelled: 2, scored_prompt: 1, more_than_it_has_bytes: 1, mute_connections: 1}

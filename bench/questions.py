@@ -49,17 +49,20 @@ def rate(answer: Completion) -> float:
     return (len(answer.tokens) - 1) / answer.usage.decode_seconds
 
 
-def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str]]) -> tuple[dict[str, Mode], int]:
+def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
     """The modes, and how many answers differ from plain decoding where they must not."""
     modes = [PLAIN, *args.modes]
     found = {mode: Mode() for mode in modes}
     others = 0
 
-    def ask(mode: str, question: str, turn: int) -> Completion:
+    def ask(mode: str, question: str | dict, turn: int) -> Completion:
         # With a seed K is fixed under sampling.
-        seed = {"seed": turn} if ":" in mode or mode == PLAIN else {}
+        options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
+        if not isinstance(question, str):
+            options["prediction"] = question["text"]
+            question = f"{question['question']}\n\n{question['text']}"
         return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
-                               **options_of(mode), **seed)
+                               **options_of(mode), **options)
 
     for mode in modes:  # the coordinator's choices are learned
         for questions in sets.values():
@@ -81,14 +84,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("modes", nargs="+", metavar="MODE")
     parser.add_argument("--address", default="127.0.0.1:7070", help="of the coordinator (gRPC)")
-    parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json", help="{SET: [QUESTION, ...]}")
+    parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json", help="{SET: [QUESTION, ...]}; a question is a text, or {question, text} where the text is to be edited, and is the prediction")
+    parser.add_argument("--sets", nargs="+", metavar="SET", help="of these; all but edits, whose answers are long")
     parser.add_argument("--each", type=int, help="questions of each set; all")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
-    sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()}
+    sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()
+            if (name in args.sets if args.sets else name != "edits")}
 
     report, others = [], 0
     with Client(args.address, timeout=600) as client:

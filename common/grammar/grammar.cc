@@ -19,8 +19,6 @@ namespace {
 
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
 constexpr int kWordBits = 32;
-// Small models go on with spaces and line ends for ever where they may. llama.cpp allows as many.
-constexpr int kMaxWhitespace = 20;
 
 // Follows a text by XGrammar's matcher, which takes tokens back.
 class MatcherMask final : public GrammarMask {
@@ -103,13 +101,10 @@ xgrammar::TokenizerInfo TokenizerOf(const std::vector<std::string>& tokens,
   return {tokens, xgrammar::VocabType::RAW, static_cast<int>(tokens.size()), end_ids};
 }
 
-// Without control characters, which XGrammar allows in strings that have a length; line ends it does not, and
-// they may be between values.
+// Without control characters but line ends, which may be between values.
 std::vector<std::string> JsonTokens(std::vector<std::string> tokens) {
   for (std::string& token : tokens) {
-    const bool has_control = std::ranges::any_of(
-        token, [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; });
-    if (has_control) token.clear();
+    if (HasOtherControls(token)) token.clear();
   }
   return tokens;
 }
@@ -176,7 +171,7 @@ absl::StatusOr<std::shared_ptr<const Grammar>> Grammar::Compile(const GrammarTex
         case GrammarSyntax::kJsonSchema:
           return compiler.CompileJSONSchema(text.text, /*any_whitespace=*/true, /*indent=*/std::nullopt,
                                             /*separators=*/std::nullopt, /*strict_mode=*/true,
-                                            kMaxWhitespace);
+                                            kMaxJsonWhitespace);
         case GrammarSyntax::kRegex:
           return compiler.CompileRegex(text.text);
         case GrammarSyntax::kEbnf:

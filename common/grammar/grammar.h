@@ -34,6 +34,10 @@ struct GrammarText {
 // The most bytes that a grammar's text may have.
 inline constexpr size_t kMaxGrammarText = size_t{64} << 10;
 
+// The most white space in a row within JSON: small models go on with it for ever where they may. llama.cpp
+// allows as much.
+inline constexpr int kMaxJsonWhitespace = 20;
+
 // The tokens that texts are made of. Immutable; thread-safe; copies share.
 class GrammarVocabulary {
  public:

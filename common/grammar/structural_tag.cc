@@ -10,16 +10,11 @@
 namespace outrider {
 namespace {
 
-bool HasControl(const std::string& text) {
-  return std::ranges::any_of(
-      text, [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; });
-}
-
 // Whether a part of a tag may be text that JSON does not have: control characters.
 bool HasOtherText(const Json& part) {
   constexpr const char* kJsonTypes[] = {
       "structural_tag", "const_string", "json_schema", "sequence", "or", "tag", "tags_with_separator"};
-  if (part.is_string()) return HasControl(part.get_ref<const std::string&>());
+  if (part.is_string()) return HasOtherControls(part.get_ref<const std::string&>());
   if (part.is_object()) {
     const Json type = part.value("type", Json());
     if (type == "json_schema") return false;
@@ -41,6 +36,11 @@ absl::Status CheckTagPart(const Json& part, bool lengths) {
 }
 
 }  // namespace
+
+bool HasOtherControls(absl::string_view text) {
+  return std::ranges::any_of(
+      text, [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; });
+}
 
 absl::StatusOr<bool> CheckStructuralTag(const std::string& tag) {
   const Json root = OUTRIDER_TRY(ParseNested(tag));

@@ -8,7 +8,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/gguf/gguf_file.h"
 #include "common/gguf/model_path.h"
 #include "common/spec/status.h"
@@ -114,7 +113,7 @@ absl::StatusOr<Json> MessageJson(const ChatMessage& message, bool in_parts) {
   }
   json["role"] = message.role;
   if (!in_parts) {
-    json["content"] = message.parts.empty() ? message.content : absl::StrJoin(message.parts, "\n");
+    json["content"] = message.Text();
     return json;
   }
   json["content"] = Json::array();

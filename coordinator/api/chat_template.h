@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/str_join.h"
 #include "common/text/added_tokens.h"
 
 namespace outrider {
@@ -17,6 +18,9 @@ struct ChatMessage {
   std::string content;
   std::vector<std::string> parts = {};  // if set, the content in several parts, instead of `content`
   std::string fields = "";  // a JSON object of further fields of the message for the template; empty: none
+
+  // All of it, its parts joined with line ends.
+  std::string Text() const { return parts.empty() ? content : absl::StrJoin(parts, "\n"); }
 };
 
 struct Conversation {

@@ -7,7 +7,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 
@@ -30,10 +29,6 @@ void ReadArguments(Json* calls) {
     auto read = ParseJson<Json>(arguments.get_ref<const std::string&>());
     if (read.ok() && read->is_object()) arguments = *std::move(read);
   }
-}
-
-std::string TextOf(const ChatMessage& message) {
-  return message.parts.empty() ? message.content : absl::StrJoin(message.parts, "\n");
 }
 
 std::string Description(const Json& tools) {
@@ -100,7 +95,7 @@ void AdaptTools(const ChatTemplate& chat_template, Conversation* chat) {
     for (ChatMessage& message : chat->messages) {
       if (message.role != kTool) continue;
       message.role = "user";
-      SetText(DumpJson(Json{{"tool_response", TextOf(message)}}), &message);
+      SetText(DumpJson(Json{{"tool_response", message.Text()}}), &message);
     }
   }
   for (ChatMessage& message : chat->messages) {
@@ -109,7 +104,7 @@ void AdaptTools(const ChatTemplate& chat_template, Conversation* chat) {
     if (!fields.is_object() || !fields.contains(kCalls) || !fields[kCalls].is_array()) continue;
     ReadArguments(&fields[kCalls]);
     if (!chat_template.Mentions(kCalls)) {
-      const std::string text = TextOf(message);
+      const std::string text = message.Text();
       SetText(absl::StrCat(text, text.empty() ? "" : "\n", Calls(fields[kCalls])), &message);
       fields.erase(kCalls);
     }
@@ -118,7 +113,7 @@ void AdaptTools(const ChatTemplate& chat_template, Conversation* chat) {
   if (chat->tools.empty() || chat_template.Mentions("tools")) return;
   const std::string description = Description(Json::parse(std::exchange(chat->tools, "")));
   if (!chat->messages.empty() && chat->messages[0].role == "system") {
-    SetText(absl::StrCat(TextOf(chat->messages[0]), "\n\n", description), &chat->messages[0]);
+    SetText(absl::StrCat(chat->messages[0].Text(), "\n\n", description), &chat->messages[0]);
   } else {
     chat->messages.insert(chat->messages.begin(), {.role = "system", .content = description});
   }

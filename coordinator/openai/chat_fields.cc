@@ -65,7 +65,7 @@ void SetFields(AnyJson message, v1::ChatMessage* turn) {
   if (!message.empty()) turn->set_fields(DumpJson(message));
 }
 
-void ParseMessages(JsonFields& fields, const std::string& body, v1::ChatPrompt* chat) {
+void ParseMessages(JsonFields& fields, v1::ChatPrompt* chat) {
   const Json* messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array()) {
     return fields.Refuse("messages", "a list of messages",
@@ -75,10 +75,10 @@ void ParseMessages(JsonFields& fields, const std::string& body, v1::ChatPrompt* 
   const auto calls = [](const Json& message) {
     return message.is_object() && message.contains("tool_calls");
   };
-  std::optional<OrderedJson> ordered;
+  const OrderedJson* ordered = nullptr;
   if (std::any_of(messages->begin(), messages->end(), calls)) {
-    ordered = InOrder(fields, body, "messages");
-    if (!ordered) return;
+    ordered = fields.InOrder("messages");
+    if (ordered == nullptr) return;
   }
   for (size_t i = 0; i < messages->size(); ++i) {
     const Json& message = (*messages)[i];
@@ -99,14 +99,14 @@ void ParseMessages(JsonFields& fields, const std::string& body, v1::ChatPrompt* 
                            R"(tool_calls as a list of {"function": {"name": a text, "arguments": a text}})",
                            Shown(message["tool_calls"]));
     }
-    ordered ? SetFields((*ordered)["messages"][i], turn) : SetFields(message, turn);
+    ordered != nullptr ? SetFields(ordered->at("messages")[i], turn) : SetFields(message, turn);
   }
 }
 
 }  // namespace
 
-void ParseChatFields(JsonFields& fields, const std::string& body, v1::ChatPrompt* chat) {
-  ParseMessages(fields, body, chat);
+void ParseChatFields(JsonFields& fields, v1::ChatPrompt* chat) {
+  ParseMessages(fields, chat);
   const Json* variables = fields.Find("chat_template_kwargs");
   if (variables != nullptr && !variables->is_object()) {
     return fields.Refuse("chat_template_kwargs", "an object", Shown(*variables));

@@ -16,9 +16,9 @@ bool IsNothing(const Json& value) {
          (value.is_structured() && value.empty());
 }
 
-// OpenAI's `messages`, and the extensions of vLLM and transformers for the template. `body` is what `fields`
-// are of. Errors go to `fields`.
-void ParseChatFields(JsonFields& fields, const std::string& body, v1::ChatPrompt* chat);
+// OpenAI's `messages`, and the extensions of vLLM and transformers for the template. Errors go to
+// `fields`.
+void ParseChatFields(JsonFields& fields, v1::ChatPrompt* chat);
 
 // OpenAI's predicted output.
 void ParsePrediction(JsonFields& fields, v1::GenerateRequest* request);

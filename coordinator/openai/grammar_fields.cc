@@ -14,7 +14,6 @@ namespace {
 using Json = OrderedJson;  // the order of a schema's properties is that of the answer's
 
 constexpr char kStructuredOutputs[] = "structured_outputs";
-constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
 
 // How a field says its grammar.
 struct Form {
@@ -166,20 +165,20 @@ class GrammarReader {
 
 }  // namespace
 
-std::string ParseGrammarFields(JsonFields& fields, const std::string& body, v1::SamplingParams* sampling) {
+std::string ParseGrammarFields(JsonFields& fields, v1::SamplingParams* sampling) {
   std::vector<const char*> present;
   for (const Field& field : kFields) {
     if (fields.Find(field.name) != nullptr) present.push_back(field.name);
   }
   if (fields.Find(kStructuredOutputs) != nullptr) present.push_back(kStructuredOutputs);
   if (present.empty()) return "";
-  const std::optional<Json> json = InOrder(fields, body, present[0]);
-  if (!json) return "";
+  const Json* const json = fields.InOrder(present[0]);
+  if (json == nullptr) return "";
   GrammarReader reader(fields, sampling);
   for (const Field& field : kFields) {
-    if (fields.Find(field.name) != nullptr) reader.Read(field.name, *field.form, (*json)[field.name]);
+    if (fields.Find(field.name) != nullptr) reader.Read(field.name, *field.form, json->at(field.name));
   }
-  if (present.back() == kStructuredOutputs) reader.ReadStructuredOutputs((*json)[kStructuredOutputs]);
+  if (present.back() == kStructuredOutputs) reader.ReadStructuredOutputs(json->at(kStructuredOutputs));
   return reader.field();
 }
 

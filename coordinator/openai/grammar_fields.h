@@ -9,8 +9,11 @@
 
 namespace outrider {
 
+// The schema of any object.
+inline constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
+
 // Returns the name of the field that has a grammar, which then is in `sampling`; empty: none has. A second
-// one is refused. `body` is the text of the object that `fields` reads.
-std::string ParseGrammarFields(JsonFields& fields, const std::string& body, v1::SamplingParams* sampling);
+// one is refused.
+std::string ParseGrammarFields(JsonFields& fields, v1::SamplingParams* sampling);
 
 }  // namespace outrider

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -51,8 +52,9 @@ using OrderedJson = nlohmann::ordered_json;
 // INVALID_ARGUMENT that names it; wrong fields read as absent. One thread. The object must outlive this.
 class JsonFields {
  public:
-  // `object` is a JSON object.
-  explicit JsonFields(const nlohmann::json& object) : object_(object) {}
+  // `object` is a JSON object, and `text` what it was parsed from, for InOrder; both outlive this.
+  explicit JsonFields(const nlohmann::json& object, std::string_view text = "")
+      : object_(object), text_(text) {}
 
   // The field, unless it is absent.
   const nlohmann::json* Find(const char* name) const {
@@ -85,6 +87,19 @@ class JsonFields {
     return {};
   }
 
+  // The object with its members in their order, as long as this lives. For the field `name`, which is refused
+  // if there are too many values, and null returned: an ordered object is searched from its begin for each of
+  // its members.
+  const OrderedJson* InOrder(const char* name) {
+    constexpr size_t kMaxOrderedValues = 8192;
+    if (ordered_) return &*ordered_;
+    const size_t values = MeasureJson(text_).values;
+    if (values <= kMaxOrderedValues) return &ordered_.emplace(OrderedJson::parse(text_));
+    Refuse(name, absl::StrCat("a body of at most ", kMaxOrderedValues, " texts, lists and objects"),
+           absl::StrCat(values, " of them"));
+    return nullptr;
+  }
+
   // Declares a field wrong, unless one already is.
   void Refuse(const char* name, const std::string& allowed, const std::string& problem) {
     Fail(FieldError(name, allowed, problem));
@@ -105,13 +120,15 @@ class JsonFields {
   }
 
   const nlohmann::json& object_;
+  const std::string_view text_;
+  std::optional<OrderedJson> ordered_;
   absl::Status status_;
 };
 
 // The object that a body is. INVALID_ARGUMENT, reason INVALID_JSON.
 inline absl::StatusOr<nlohmann::json> ParseBody(const std::string& body) {
-  constexpr size_t kMaxValues = size_t{1}
-                                << 16;  // each takes dozens of bytes, however few it has in the body
+  // Each takes dozens of bytes, however few it has in the body.
+  constexpr size_t kMaxValues = size_t{1} << 16;
   const JsonSize size = MeasureJson(body);
   if (size.values > kMaxValues) {
     return InvalidFor("INVALID_JSON", "the body has more than ", kMaxValues, " texts, lists and objects");
@@ -122,17 +139,6 @@ inline absl::StatusOr<nlohmann::json> ParseBody(const std::string& body) {
   nlohmann::json json = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
   return json;
-}
-
-// The body that `fields` is of, with its members in their order. For `name`, which is refused if there are
-// too many values: an ordered object is searched from its begin for each of its members.
-inline std::optional<OrderedJson> InOrder(JsonFields& fields, const std::string& body, const char* name) {
-  constexpr size_t kMaxOrderedValues = 8192;
-  const size_t values = MeasureJson(body).values;
-  if (values <= kMaxOrderedValues) return OrderedJson::parse(body);
-  fields.Refuse(name, absl::StrCat("a body of at most ", kMaxOrderedValues, " texts, lists and objects"),
-                absl::StrCat(values, " of them"));
-  return std::nullopt;
 }
 
 }  // namespace outrider

@@ -231,7 +231,7 @@ absl::Status CheckAnswerSize(const OpenAiRequest& request) {
 absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::string& body) {
   const Json json = OUTRIDER_TRY(ParseBody(body));
   OUTRIDER_TRY(RefuseUnsupported(endpoint, json));
-  JsonFields fields(json);
+  JsonFields fields(json, body);
   OpenAiRequest request;
   request.endpoint = endpoint;
   request.model = fields.String("model").value_or("");
@@ -240,7 +240,7 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
   v1::GenerateRequest* common = &request.common;
   common->set_echo(request.echo);
   ParseSamplingFields(fields, common->mutable_sampling());
-  request.grammar_field = ParseGrammarFields(fields, body, common->mutable_sampling());
+  request.grammar_field = ParseGrammarFields(fields, common->mutable_sampling());
   ParseStopFields(fields, endpoint, common->mutable_stop());
   ParseSpeculationFields(fields, common->mutable_speculation());
   request.speculation_metrics = fields.Bool("spec_decode_metrics").value_or(false);
@@ -251,8 +251,8 @@ absl::StatusOr<OpenAiRequest> ParseOpenAiRequest(Endpoint endpoint, const std::s
     ParsePrompts(fields, &request);
   } else {
     v1::ChatPrompt* const chat = request.prompts.emplace_back().mutable_chat();
-    ParseChatFields(fields, body, chat);
-    request.tools = ParseToolFields(fields, body, chat);
+    ParseChatFields(fields, chat);
+    request.tools = ParseToolFields(fields, chat);
   }
   OUTRIDER_TRY(fields.status());
   OUTRIDER_TRY(CheckAnswerSize(request));

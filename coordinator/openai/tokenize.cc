@@ -10,7 +10,7 @@ namespace outrider {
 
 absl::StatusOr<TokenizeFields> ParseTokenizeFields(const std::string& body) {
   const nlohmann::json json = OUTRIDER_TRY(ParseBody(body));
-  JsonFields fields(json);
+  JsonFields fields(json, body);
   TokenizeFields result;
   result.model = fields.String("model").value_or("");
   result.request.set_with_texts(fields.Bool("return_token_strs").value_or(false));
@@ -20,8 +20,8 @@ absl::StatusOr<TokenizeFields> ParseTokenizeFields(const std::string& body) {
     // A template writes them itself.
     if (adds_special.value_or(false)) fields.Refuse("add_special_tokens", "false with messages", "true");
     v1::ChatPrompt* const chat = result.request.mutable_chat();
-    ParseChatFields(fields, body, chat);
-    ParseToolFields(fields, body, chat);
+    ParseChatFields(fields, chat);
+    ParseToolFields(fields, chat);
   } else if (const auto prompt = fields.String("prompt")) {
     result.request.set_text(*prompt);
     result.request.set_without_special_tokens(!adds_special.value_or(true));
@@ -34,7 +34,7 @@ absl::StatusOr<TokenizeFields> ParseTokenizeFields(const std::string& body) {
 
 absl::StatusOr<DetokenizeFields> ParseDetokenizeFields(const std::string& body) {
   const nlohmann::json json = OUTRIDER_TRY(ParseBody(body));
-  JsonFields fields(json);
+  JsonFields fields(json, body);
   DetokenizeFields result;
   result.model = fields.String("model").value_or("");
   const auto ids = fields.TokenIds("tokens");

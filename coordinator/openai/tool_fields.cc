@@ -6,8 +6,10 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/grammar/grammar.h"
 #include "common/text/json.h"
 #include "coordinator/openai/chat_fields.h"
+#include "coordinator/openai/grammar_fields.h"
 
 namespace outrider {
 namespace {
@@ -15,7 +17,6 @@ namespace {
 using Json = OrderedJson;
 
 constexpr size_t kMaxNameBytes = 256;
-constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
 constexpr char kNoArguments[] = R"({"type":"object","properties":{},"additionalProperties":false})";
 
 // A member of an object; null if it is absent.
@@ -81,8 +82,7 @@ CallForm FormOf(v1::ToolFormat format) {
 // XGrammar's structural tags (its docs/structural_tag).
 
 Json SchemaTag(const Json& schema) {
-  // Small models go on with white space for ever.
-  return {{"type", "json_schema"}, {"json_schema", schema}, {"max_whitespace_cnt", 20}};
+  return {{"type", "json_schema"}, {"json_schema", schema}, {"max_whitespace_cnt", kMaxJsonWhitespace}};
 }
 
 Json TagsOf(const ToolUse& tools, v1::ToolFormat format) {
@@ -135,7 +135,7 @@ Json FreeTag(const ToolUse& tools, v1::ToolFormat format) {
 
 }  // namespace
 
-ToolUse ParseToolFields(JsonFields& fields, const std::string& body, v1::ChatPrompt* chat) {
+ToolUse ParseToolFields(JsonFields& fields, v1::ChatPrompt* chat) {
   ToolUse tools;
   tools.parallel = fields.Bool("parallel_tool_calls").value_or(true);
   const nlohmann::json* const given = fields.Find("tools");
@@ -143,9 +143,9 @@ ToolUse ParseToolFields(JsonFields& fields, const std::string& body, v1::ChatPro
     ParseChoice(fields, &tools);
     return tools;
   }
-  const std::optional<Json> ordered = InOrder(fields, body, "tools");
-  if (!ordered) return tools;
-  const Json& list = (*ordered)["tools"];
+  const Json* const ordered = fields.InOrder("tools");
+  if (ordered == nullptr) return tools;
+  const Json& list = ordered->at("tools");
   const auto refuse = [&](const Json& shown) {
     fields.Refuse("tools",
                   R"(a list of {"type": "function", "function": {"name", "description", "parameters"}})",

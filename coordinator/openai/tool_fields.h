@@ -25,9 +25,9 @@ struct ToolUse {
   bool forced() const { return choice == Choice::kRequired || choice == Choice::kNamed; }
 };
 
-// OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`. `body` is what `fields` are of. The template is
-// told of the tools unless none may be called. Errors go to `fields`.
-ToolUse ParseToolFields(JsonFields& fields, const std::string& body, v1::ChatPrompt* chat);
+// OpenAI's `tools`, `tool_choice` and `parallel_tool_calls`. The template is told of the tools unless
+// none may be called. Errors go to `fields`.
+ToolUse ParseToolFields(JsonFields& fields, v1::ChatPrompt* chat);
 
 // Holds the answer to calls in a model's format, as far as `tools` asks for it. A JSON Schema that was asked
 // for is for answers that call nothing. Returns whether `sampling` has such a grammar now. INVALID_ARGUMENT

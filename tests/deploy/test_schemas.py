@@ -1,5 +1,6 @@
 """kubeconform -strict accepts every overlay, and finds misspelt fields."""
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -15,34 +16,8 @@ if not (KUBECONFORM.exists() and all((SCHEMAS / "v1.36.0-standalone-strict" / na
     pytest.skip("kubeconform or its schemas are not installed: scripts/install_tools", allow_module_level=True)
 
 
-def refused(manifests: str) -> str:
-    ran = subprocess.run([KUBECONFORM, "-strict", "-kubernetes-version", "1.36.0", "-schema-location", SCHEMAS, "-"],
-                         input=manifests, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert (ran.returncode != 0) == (ran.stdout != "")
-    return ran.stdout
-
-
-@pytest.mark.parametrize("overlay", OVERLAYS)
-def test_an_overlay_is_valid(overlay: str) -> None:
-    assert refused(text_of(overlay)) == ""
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_is_valid(component: str, tmp_path: Path) -> None:
-    assert refused(yaml.safe_dump_all(components_alone([component], tmp_path))) == ""
-
-
-def test_what_the_scripts_make_is_valid(tmp_path: Path) -> None:
-    rules = tmp_path / "rules.yml"
-    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: up == 0, for: 1m, labels: {severity: page}}]}]\n")
-    for command in ([KUBERNETES / "components" / "tls" / "make_secrets"],
-                    [KUBERNETES / "components" / "monitoring" / "make_rules", rules]):
-        made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        assert made.count("kind:") >= 1
-        assert refused(made) == ""
-
-
-@pytest.mark.parametrize(("overlay", "right", "wrong"), [
+# Of misspelt fields: the overlay, what it says, and what it says then.
+WRONG = [
     ("gpu", "terminationGracePeriodSeconds:", "terminationGraceSeconds:"),
     ("gpu", "podMetricsEndpoints:", "podMetricEndpoints:"),
     ("gpu", "targetLabel: job", "targetLable: job"),
@@ -53,15 +28,57 @@ def test_what_the_scripts_make_is_valid(tmp_path: Path) -> None:
     ("tensor-parallel", "subdomainPolicy:", "subDomainPolicy:"),
     ("tensor-parallel", "fieldPath: status.podIP", "path: status.podIP"),
     ("tensor-parallel", "failureThreshold: 450", "failureTreshold: 450"),
-])
-def test_a_misspelling_is_found(overlay: str, right: str, wrong: str) -> None:
-    text = text_of(overlay)
-    assert right in text
-    assert refused(text.replace(right, wrong, 1)) != ""
+]
 
 
-def test_every_kind_has_a_schema() -> None:
+@pytest.fixture(scope="module")
+def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What is said of each text, by its name; nothing of one that is accepted. One process reads them all, and each schema once."""
+    scratch, folder = tmp_path_factory.mktemp("scratch"), tmp_path_factory.mktemp("texts")
+    rules = scratch / "rules.yml"
+    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: up == 0, for: 1m, labels: {severity: page}}]}]\n")
+    texts = {overlay: text_of(overlay) for overlay in OVERLAYS}
+    texts |= {f"component-{name}": yaml.safe_dump_all(components_alone([name], scratch)) for name in COMPONENTS}
+    for command in ([KUBERNETES / "components" / "tls" / "make_secrets"],
+                    [KUBERNETES / "components" / "monitoring" / "make_rules", rules]):
+        texts[command[0].name] = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        assert texts[command[0].name].count("kind:") >= 1
+    for number, (overlay, right, wrong) in enumerate(WRONG):
+        assert right in texts[overlay]
+        texts[f"wrong-{number}"] = texts[overlay].replace(right, wrong, 1)
+    texts["unknown"] = yaml.safe_dump({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "x"}})
+    for name, text in texts.items():
+        (folder / f"{name}.yaml").write_text(text)
+    ran = subprocess.run([KUBECONFORM, "-strict", "-kubernetes-version", "1.36.0", "-schema-location", SCHEMAS, "-output", "json", folder],
+                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert ran.returncode == 1
+    said = dict.fromkeys(texts, "")
+    for resource in json.loads(ran.stdout)["resources"]:
+        said[Path(resource["filename"]).stem] += resource["msg"]
+    return said
+
+
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_is_valid(overlay: str, refused: dict[str, str]) -> None:
+    assert refused[overlay] == ""
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_component_is_valid(component: str, refused: dict[str, str]) -> None:
+    assert refused[f"component-{component}"] == ""
+
+
+@pytest.mark.parametrize("script", ["make_secrets", "make_rules"])
+def test_what_the_scripts_make_is_valid(script: str, refused: dict[str, str]) -> None:
+    assert refused[script] == ""
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)), ids=[wrong for _, _, wrong in WRONG])
+def test_a_misspelling_is_found(number: int, refused: dict[str, str]) -> None:
+    assert refused[f"wrong-{number}"] != ""
+
+
+def test_every_kind_has_a_schema(refused: dict[str, str]) -> None:
     """An object without a schema would be an error and not be skipped."""
-    assert "could not find schema" in refused(
-        yaml.safe_dump({"apiVersion": "example.com/v1", "kind": "Unknown", "metadata": {"name": "x"}}))
+    assert "could not find schema" in refused["unknown"]
     assert any(thing["apiVersion"].startswith("monitoring.coreos.com/") for thing in objects_of("gpu"))

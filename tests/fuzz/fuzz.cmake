@@ -1,4 +1,4 @@
-# outrider_fuzz(SOURCE LIBS ...) makes a fuzz target named like its source, run by ctest for ten seconds under the label "fuzz".
+# outrider_fuzz(SOURCE LIBS ...) makes a fuzz target named like its source, run by ctest for six seconds under the label "fuzz".
 # libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, but counts what driver.cc passes on; a hook that libFuzzer
 # only has to refuse GCC's counts makes room for it.
 
@@ -55,7 +55,7 @@ function(outrider_fuzz source)
   set(found ${CMAKE_BINARY_DIR}/found/${name})
   file(MAKE_DIRECTORY ${found})
   add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
-    COMMAND fuzz_${name} -seed=1 -max_total_time=10 -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1
+    COMMAND fuzz_${name} -seed=1 -max_total_time=6 -timeout=10 -rss_limit_mb=1024 -max_len=4096 -print_final_stats=1
       -artifact_prefix=${found}/ ${found} tests/fuzz/corpus/${name})
   set_tests_properties(fuzz_${name} PROPERTIES LABELS fuzz)
 endfunction()

@@ -62,7 +62,7 @@ if(OUTRIDER_CUDA)
       ${CMAKE_CURRENT_LIST_DIR}/trees_test.cc
     LIBS
       gpu_emulation outrider::engine outrider::draft_sampler outrider::rejection_sampler Threads::Threads)
-  set_tests_properties(gpu_emulated_test PROPERTIES COST 100 ENVIRONMENT "GTEST_FILTER=-CudaModel.IsWhatThePluginMakes:Attention.ARow*:*/Plain:*/Hot:*/TopK:*/Block:*/LogProbabilities:*/GreedyTrees")
+  set_tests_properties(gpu_emulated_test PROPERTIES COST 100 ENVIRONMENT "GTEST_FILTER=-CudaModel.IsWhatThePluginMakes:Attention.ARow*:All/CudaModelOf.*/bfloat16:Settings/*/fp8_*:*_Plain:*_Hot:*_TopK:*_Block:*_LogProbabilities:*_GreedyTrees")
 
   # The plug-in on it, for bench/gpu/run --dry.
   add_library(outrider_emulated_cuda MODULE ${CMAKE_SOURCE_DIR}/common/engine/cuda/plugin.cc)

@@ -2,7 +2,9 @@
 // decides from its logits.
 #include <filesystem>
 #include <fstream>
+#include <tuple>
 
+#include "absl/strings/str_cat.h"
 #include "bench/temporary_folder.h"
 #include "common/engine/self_test.h"
 #include "gpu_model.h"
@@ -11,7 +13,9 @@
 namespace outrider::testing {
 namespace {
 
-TEST(CudaModel, ComputesWhatTheCpuDoes) {
+class CudaModelOf : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CudaModelOf, EachFamilyComputesWhatTheCpuDoes) {
   const DecoderConfig llama_1b = {.heads = 32, .kv_heads = 8, .head_dim = 64, .rope_theta = 500000};
   DecoderConfig llama_3b = llama_1b, qwen2 = llama_1b, qwen3 = llama_1b, mistral = llama_1b;
   llama_3b.heads = 24;
@@ -22,15 +26,16 @@ TEST(CudaModel, ComputesWhatTheCpuDoes) {
   mistral.sliding_window = 4096;
   ThreadPool threads(1);
   for (const DecoderConfig& spec : {llama_1b, llama_3b, qwen2, qwen3, mistral}) {
-    for (const char* dtype : {"bfloat16", "fp8"}) {
-      RunnerOptions options;
-      options.device = "cuda:0";
-      options.dtype = dtype;
-      const absl::Status status = SelfTest(Gpu(/*decides=*/true), spec, options, threads);
-      EXPECT_TRUE(status.ok()) << status << " (" << spec.heads << " heads of " << spec.head_dim << ")";
-    }
+    RunnerOptions options;
+    options.device = "cuda:0";
+    options.dtype = GetParam();
+    const absl::Status status = SelfTest(Gpu(/*decides=*/true), spec, options, threads);
+    EXPECT_TRUE(status.ok()) << status << " (" << spec.heads << " heads of " << spec.head_dim << ")";
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(All, CudaModelOf, ::testing::Values("bfloat16", "fp8"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // The plug-in itself, as a program loads it.
 TEST(CudaModel, IsWhatThePluginMakes) {
@@ -129,21 +134,24 @@ TEST(CudaModel, LogitsAreTheSameBesideOthers) {
   }
 }
 
-class CudaDecisions : public ::testing::TestWithParam<Setting> {};
+class CudaDecisions : public ::testing::TestWithParam<std::tuple<const char*, Setting>> {};
 
 TEST_P(CudaDecisions, AreThoseOfTheHost) {
-  for (const char* dtype : {"bfloat16", "fp8"}) {
-    const auto start = [&](bool device, std::unique_ptr<Sampler> sampler) {
-      return StartDeviceWorker(std::move(sampler), [&](const RunnerOptions& options) {
-        return Runner::Load(OnGpu(options, dtype), Gpu(/*decides=*/device));
-      });
-    };
-    EXPECT_GT(ExpectWhatTheHostSays(GetParam(), start).accepted, 0);
-  }
+  const auto& [dtype, setting] = GetParam();
+  const auto start = [&](bool device, std::unique_ptr<Sampler> sampler) {
+    return StartDeviceWorker(std::move(sampler), [&](const RunnerOptions& options) {
+      return Runner::Load(OnGpu(options, dtype), Gpu(/*decides=*/device));
+    });
+  };
+  EXPECT_GT(ExpectWhatTheHostSays(setting, start).accepted, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions, ::testing::ValuesIn(Settings()),
-                         [](const auto& info) { return std::string(info.param.name); });
+INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions,
+                         ::testing::Combine(::testing::Values("bfloat16", "fp8"),
+                                            ::testing::ValuesIn(Settings())),
+                         [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param).name);
+                         });
 
 // Of most tokens: more than a draft sends of q.
 TEST(CudaModel, ACutHeadProposesAsItsHostWould) {

@@ -26,7 +26,7 @@ SCHEDULES = ["lockstep", "run_ahead", "auto"]
 TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
 # Of mixed batches, which prompts a configuration gets.
-STRIDE = 4 if "OUTRIDER_TEST_FULL" in os.environ else 8
+STRIDE = 4 if "OUTRIDER_TEST_FULL" in os.environ else 16
 
 Call = tuple[str, dict[str, Any]]
 

@@ -75,7 +75,7 @@ def test_the_texts_are_those_of_transformers(k: int, precise: Cluster) -> None:
 def test_what_is_drafted_changes_the_calls_and_nothing_else(trio: Cluster, prompts: list[str]) -> None:
     how = {"max_tokens": 48, "ignore_eos": True}
     calls = {"plain": 0, "drafted": 0}
-    for prompt, width in itertools.product(prompts[:4], (1, 3, 8)):
+    for prompt, width in itertools.product(prompts[:2], (1, 3, 8)):
         beam = inference_pb2.BeamOptions(width=width)
         plain = search(trio, prompt, width, beam, k=0, **how)
         assert plain[0].speculation.rounds == 48 and plain[0].speculation.drafted == 0
@@ -111,12 +111,12 @@ def test_the_first_text_has_the_account_of_the_search(trio: Cluster, prompts: li
 @pytest.mark.parametrize("service", ["draft", "target"])
 def test_a_lost_server_changes_no_text(service: str, prompts: list[str]) -> None:
     beam = inference_pb2.BeamOptions(width=6)
-    how = {"k": 3, "max_tokens": 400, "ignore_eos": True}
+    how = {"k": 3, "max_tokens": 200, "ignore_eos": True}
     with cluster(coordinator=PATIENT) as c:
         alone = texts(search(c, prompts[1], 6, beam, **how))
         steps = c.target.value(STEPS)
         stream = c.stub.Generate(request(prompts[1], n=6, beam=beam, **how))
-        wait_for_steps(c, 40, steps)
+        wait_for_steps(c, 20, steps)
         c.kill(getattr(c, service))
         getattr(c, f"restart_{service}")()
         assert texts(receive(stream, 6)) == alone

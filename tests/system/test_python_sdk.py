@@ -13,7 +13,7 @@ import pytest
 from outrider import AsyncClient, Chunk, Client, Retries
 from tokenizers import Tokenizer
 
-from harness import (BIN, PATIENCE, ROOT, TARGET_MODEL, Cluster, cluster, eventually, running, start_coordinator,
+from harness import (BIN, PATIENCE, ROOT, TARGET_MODEL, Cluster, cluster, eventually, full, running, start_coordinator,
                      start_target)
 from http_clients import TALK, TALK_WRITTEN, chat_folder
 
@@ -220,9 +220,13 @@ def kill_target(c: Cluster) -> None:
     c.restart_target()
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": 0.9, "rule": "coupled", "seed": 3}],
-                         ids=["greedy", "coupled"])
-@pytest.mark.parametrize("disturb", [kill, end_in_order, kill_target])
+COLD: dict[str, object] = {"temperature": 0}
+COUPLED: dict[str, object] = {"temperature": 0.9, "rule": "coupled", "seed": 3}
+
+
+@pytest.mark.parametrize(("disturb", "options"), [
+    (kill, COLD), full(kill, COUPLED), full(end_in_order, COLD), (end_in_order, COUPLED), (kill_target, COLD),
+    full(kill_target, COUPLED)])
 def test_a_stream_outlives_a_service_that_restarts(disturb: Callable[[Cluster], None], options: dict[str, object],
                                                    client: Client, prompts: list[str]) -> None:
     undisturbed = client.generate(prompts[7], **LONG, **options)

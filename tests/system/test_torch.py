@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import (BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Process, cluster, inference_pb2, load_goldens, refusal,
+from harness import (BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Process, cluster, full, inference_pb2, load_goldens, refusal,
                      request, running, start_coordinator, start_target)
 from models import with_nan_for
 
@@ -36,7 +36,7 @@ def clear(golden: dict[str, list[float]]) -> int:
     return next((i for i, margin in enumerate(golden["margins"]) if margin < TIE), len(golden["tokens"]))
 
 
-@pytest.mark.parametrize("k", [0, 1, 5])
+@pytest.mark.parametrize("k", [full(0), full(1), 5])
 def test_greedy_output_is_that_of_transformers_with_every_draft_length(k: int, on_torch: Cluster,
                                                                        prompts: list[str]) -> None:
     compared = accepted = 0

@@ -31,7 +31,7 @@ outrider_unit_test(engine_test
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 if(OUTRIDER_SANITIZE STREQUAL "thread")
   # Of passes it watches those that have several threads; the others are numbers.
-  set(passes *RandomModel.* *ShippedModel.* *Trees.* *Invariance.A* *Invariance.P* *Invariance.S* *Invariance.W*)
+  set(passes *RandomModel.* *ShippedModel.* *Trees.* *BlockFormat.* SelfTest.* *Invariance.A* *Invariance.P* *Invariance.S* *Invariance.W*)
   list(JOIN passes ":" passes)
   set_tests_properties(engine_test PROPERTIES ENVIRONMENT "GTEST_FILTER=-${passes}")
 endif()
@@ -56,6 +56,9 @@ outrider_unit_test(decide_test
     ${CMAKE_CURRENT_LIST_DIR}/decide_testing.h
     ${CMAKE_CURRENT_LIST_DIR}/decide_verify_test.cc
   LIBS outrider::cuda_host Threads::Threads)
+if(OUTRIDER_SANITIZE STREQUAL "thread")
+  set_tests_properties(decide_test PROPERTIES ENVIRONMENT "GTEST_FILTER=-*OneThread*:*IsNoticed")
+endif()
 
 # The kernels of a layer, by the same source on the host.
 outrider_unit_test(layer_rows_test

@@ -49,7 +49,7 @@ outrider_unit_test(coordinator_test
     unit/token_rows_test.cc
   LIBS outrider::coordinator outrider::text nlohmann_json::nlohmann_json OpenSSL::Crypto)
 target_compile_definitions(coordinator_test PRIVATE
-  OUTRIDER_CHAT_TEMPLATES="${OUTRIDER_VENV}/src/llama.cpp/models/templates")
+  OUTRIDER_CHAT_TEMPLATES="${test_venv}/src/llama.cpp/models/templates")
 outrider_unit_test(gateway_test
   SOURCES
     unit/gateway_answer_test.cc

@@ -16,5 +16,5 @@ outrider_unit_test(text_test NUMERIC
     ${CMAKE_CURRENT_LIST_DIR}/text_utf8_test.cc
   LIBS outrider::text nlohmann_json::nlohmann_json absl::strings)
 if(TARGET text_test)
-  target_compile_definitions(text_test PRIVATE OUTRIDER_VOCABULARIES="${OUTRIDER_VENV}/src/llama.cpp/models")
+  target_compile_definitions(text_test PRIVATE OUTRIDER_VOCABULARIES="${test_venv}/src/llama.cpp/models")
 endif()

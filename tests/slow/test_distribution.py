@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from harness import BIN, TARGET_MODEL, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, request, target_pb2, target_pb2_grpc
+from harness import BIN, PRECISE, TARGET_MODEL, Cluster, cluster, draft_pb2, draft_pb2_grpc, full, request, target_pb2, target_pb2_grpc
 from law import (ACCEPTABLE, BOS, DAMNING, LIES, SAMPLES, Cells, assert_law, canary, deviations, law_of, p_value, prompt_ids, proxy,
                  sample, with_lies)
 
@@ -77,7 +77,7 @@ def seen() -> set[tuple[str | None, str]]:
 
 @pytest.fixture(scope="module")
 def c(seen: set[tuple[str | None, str]]) -> Iterator[Cluster]:
-    with cluster(target_through=partial(listening, seen)) as running:
+    with cluster(target=PRECISE, target_through=partial(listening, seen)) as running:
         yield running
 
 
@@ -163,7 +163,7 @@ def test_so_they_have_every_other_way(way: dict[str, Any], c: Cluster, law: Cell
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: str, goldens: dict[str, Any]) -> None:
     """One answer at a time, so that the draft has time, and without a seed, so that the bonus token is coupled."""
-    with cluster() as c:
+    with cluster(target=PRECISE) as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         answers = [c.generate(goldens["prompt"], k=1, top_k=5, rule=rule, schedule="run_ahead", temperature=1.0,
                               max_tokens=6, ignore_eos=True) for _ in range(SAMPLES)]
@@ -178,7 +178,7 @@ def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: s
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 @pytest.mark.parametrize("rule", ["token", "coupled"])
 def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
-    with cluster(draft=None) as native:
+    with cluster(target=PRECISE, draft=None) as native:
         law = law_of(native, goldens["prompt"], 5, 3)
     with cluster(target=["--engine", "torch"], draft=["--engine", "torch"]) as c:
         seen = sample(c, goldens["prompt"], 3, k=3, top_k=5, rule=rule)
@@ -191,7 +191,7 @@ def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any]) -> None:
     # One after another and without a seed, since otherwise K is chosen for all, or fixed. So runs differ.
-    with cluster() as c:
+    with cluster(target=PRECISE) as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         answers = [c.generate(goldens["prompt"], temperature=1.0, top_k=5, max_tokens=14, ignore_eos=True, rule=rule)
                    for _ in range(SAMPLES // 3)]
@@ -208,7 +208,7 @@ def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any])
 def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rule: str, goldens: dict[str, Any],
                                                                paths: Cells) -> None:
     length = len(next(iter(paths)))
-    with cluster(draft=None) as c:
+    with cluster(target=PRECISE, draft=None) as c:
         observed = Counter(sample(c, goldens["prompt"], length, drafter=drafter, rule=rule, k=4, top_k=goldens["top_k"]))
         assert c.coordinator.value("outrider_spec_decode_num_accepted_tokens_by_drafter_total", drafter=drafter) > 0
         assert p_value(observed, paths) > ACCEPTABLE
@@ -218,7 +218,7 @@ def test_so_they_have_with_drafters_that_need_no_draft_service(drafter: str, rul
 
 @pytest.mark.full
 def test_so_they_have_over_the_whole_vocabulary(goldens: dict[str, Any], pairs: Cells) -> None:
-    with cluster() as c:
+    with cluster(target=PRECISE) as c:
         seen = sample(c, goldens["prompt"], 2, k=4)
         assert p_value(Counter(pair if pair in pairs else REST for pair in seen), pairs) > ACCEPTABLE
         assert deviations(c) < 5
@@ -245,7 +245,7 @@ def liar(address: str) -> contextlib.AbstractContextManager[str]:
 @pytest.mark.parametrize("rule", ["token", full("block")])
 def test_a_q_that_was_not_sampled_from_is_found_out(rule: str, goldens: dict[str, Any], paths: Cells) -> None:
     length = len(next(iter(paths)))
-    with cluster(through=liar) as c:
+    with cluster(target=PRECISE, through=liar) as c:
         observed = Counter(sample(c, goldens["prompt"], length, LIES, rule=rule, k=4, top_k=goldens["top_k"]))
         assert p_value(observed, paths) < DAMNING
         if rule == "token":
@@ -255,13 +255,13 @@ def test_a_q_that_was_not_sampled_from_is_found_out(rule: str, goldens: dict[str
 @pytest.mark.full
 def test_so_it_is_with_a_tree(goldens: dict[str, Any], paths: Cells) -> None:
     length = len(next(iter(paths)))
-    with cluster(through=liar) as c:
+    with cluster(target=PRECISE, through=liar) as c:
         observed = Counter(sample(c, goldens["prompt"], length, LIES, tree="2x2", top_k=goldens["top_k"]))
         assert p_value(observed, paths) < DAMNING
         assert deviations(c) > 8
 
 
 def test_a_lie_about_q_changes_no_greedy_token(goldens: dict[str, Any]) -> None:
-    with cluster(through=liar) as c:
+    with cluster(target=PRECISE, through=liar) as c:
         plain = c.generate(goldens["prompt"], k=0, temperature=0, max_tokens=60)
         assert c.generate(goldens["prompt"], k=4, temperature=0, max_tokens=60).tokens == plain.tokens

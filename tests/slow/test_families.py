@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import BIN, ROOT, Cluster, cluster
+from harness import BIN, PRECISE, ROOT, Cluster, cluster
 from law import assert_law, law_after, sample
 from models import random_model
 
@@ -38,7 +38,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 @pytest.fixture(scope="module")
 def c(pair: Pair) -> Iterator[Cluster]:
-    engine = ["--engine", pair.engine]
+    engine = ["--engine", pair.engine, *PRECISE]
     with cluster(target=["--model", str(pair.target), *engine], draft=["--model", str(pair.draft), *engine],
                  coordinator=["--tokenizer", str(pair.target)]) as running:
         yield running

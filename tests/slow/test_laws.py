@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness import DRAFT_MODEL, DTYPES, Cluster, cluster, corpus_prompts, full
+from harness import DRAFT_MODEL, DTYPES, FULL, Cluster, cluster, corpus_prompts, full
 from heads import FLAGS, PROPOSERS
 
 # bench/gpu/run --dry tries the harness with a few.
@@ -26,7 +26,7 @@ SCHEDULES = ["lockstep", "run_ahead", "auto"]
 TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
 # Of mixed batches, which prompts a configuration gets.
-STRIDE = 4 if "OUTRIDER_TEST_FULL" in os.environ else 16
+STRIDE = 4 if FULL else 16
 
 Call = tuple[str, dict[str, Any]]
 

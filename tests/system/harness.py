@@ -42,6 +42,10 @@ TARGET_MODEL = Path(os.environ.get("OUTRIDER_TARGET_MODEL", ROOT / "models" / "t
 DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tiny-draft"))
 DEVICE = os.environ.get("OUTRIDER_DEVICE", "cpu")
 DTYPES = ["float32", "bfloat16"] if DEVICE == "cpu" else ["bfloat16", "fp8"]
+# What models compute in unless a test says so. It takes the least of every CPU, but answers are not those of transformers.
+DTYPE = "int8" if DEVICE == "cpu" else DTYPES[0]
+PRECISE = ("--dtype", DTYPES[0])
+FULL = "OUTRIDER_TEST_FULL" in os.environ
 
 # Only a guard against hanging: nothing here measures time.
 PATIENCE = 120.0
@@ -165,7 +169,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "OUTRIDER_TEST_FULL" not in os.environ:
+    if not FULL:
         left_out = [item for item in items if item.get_closest_marker("full")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
@@ -282,7 +286,8 @@ def with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
 
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
-    defaults = {"--model": str(model), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
+    dtype = DTYPES[0] if {"torch", "--engine=torch"} & {*args} else DTYPE  # libtorch has no int8
+    defaults = {"--model": str(model), "--device": DEVICE, "--dtype": dtype, "--threads": "1"}
     return Server(program, *with_defaults(defaults, args), listen=listen)
 
 

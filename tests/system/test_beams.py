@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from harness import DATA, Answer, Cluster, cluster, eventually, request
+from harness import DATA, PRECISE, Answer, Cluster, cluster, eventually, request
 
 from outrider.v1 import inference_pb2
 
@@ -29,7 +29,7 @@ def trio() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def precise() -> Iterator[Cluster]:
-    with cluster(target=["--dtype", "float32"], coordinator=PATIENT) as c:
+    with cluster(target=PRECISE, coordinator=PATIENT) as c:
         yield c
 
 

@@ -16,12 +16,12 @@ from pathlib import Path
 import openai
 import pytest
 
-from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Process, eventually, refusal,
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPE, PATIENCE, TARGET_MODEL, Process, eventually, refusal,
                      with_defaults)
 from test_startup import with_other_tokens
 
 SERVICES = ("coordinator", "draft", "target")
-TARGET = {"--target-model": str(TARGET_MODEL), "--device": DEVICE, "--dtype": DTYPES[0], "--threads": "1"}
+TARGET = {"--target-model": str(TARGET_MODEL), "--device": DEVICE, "--dtype": DTYPE, "--threads": "1"}
 PAIR = TARGET | {"--draft-model": str(DRAFT_MODEL)}
 FREE = {flag: "127.0.0.1:0" for flag in ("--listen", "--draft-listen", "--target-listen", "--metrics-listen",
                                          "--draft-metrics-listen", "--target-metrics-listen", "--http-listen")}

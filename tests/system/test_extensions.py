@@ -62,7 +62,8 @@ def test_a_wrong_field_is_named(path: str, body: dict[str, Any], param: str, cli
 
 def test_statistics_come_in_vllms_form_on_request(client: openai.OpenAI) -> None:
     how: dict[str, Any] = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 40, "temperature": 0}
-    answer = client.completions.create(extra_body={"spec_decode_metrics": True, "drafter": "model", "draft_tokens": 3}, **how)
+    drafted = {"spec_decode_metrics": True, "drafter": "model", "draft_tokens": 3}
+    answer = client.completions.create(extra_body=drafted, **how)
     metrics, ours = answer.model_extra["metrics"]["speculative_decoding"], answer.usage.model_extra["speculation"]
     histogram = metrics["acceptance_histogram"]
     assert sum(histogram) == metrics["num_spec_steps"] > 0
@@ -74,7 +75,7 @@ def test_statistics_come_in_vllms_form_on_request(client: openai.OpenAI) -> None
     assert "metrics" not in client.completions.create(**how).model_extra
     several = client.completions.create(extra_body={"spec_decode_metrics": True}, n=2, **how)
     assert several.model_extra["metrics"] is None
-    *_, last = client.completions.create(stream=True, extra_body={"spec_decode_metrics": True}, **how)
+    *_, last = client.completions.create(stream=True, extra_body=drafted, **how)
     assert last.model_extra["metrics"]["speculative_decoding"]["num_spec_steps"] > 0
 
 

@@ -6,7 +6,6 @@ With OUTRIDER_TEST_FULL each feature gets each prompt, and meets each fault unde
 """
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from harness import Answer, Cluster, cluster, eventually
+from harness import FULL, Answer, Cluster, cluster, eventually
 from heads import FLAGS, PROPOSERS
 from relay import Relay, through_relay
 
@@ -42,7 +41,6 @@ each_law = pytest.mark.parametrize("law", LAWS)
 # Enough time for every proposal, however busy the machine is.
 PATIENT = ["--draft-budget", "60"]
 TOKENS, LONG = 48, 120
-FULL = "OUTRIDER_TEST_FULL" in os.environ
 Call = tuple[str, dict[str, Any]]
 
 

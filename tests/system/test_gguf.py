@@ -35,7 +35,7 @@ def goldens(model: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def served(model: Path) -> Iterator[Cluster]:
-    with cluster(target=("--model", str(model)), draft=("--model", str(model), "--dtype", "int8"),
+    with cluster(target=("--model", str(model), *ALIKE), draft=("--model", str(model), "--dtype", "int8"),
                  coordinator=("--tokenizer", str(model), *PATIENT)) as c:
         yield c
 

@@ -1,12 +1,20 @@
 """Greedy decoding is that of transformers, and controls, seeds and resumed answers change nothing of the first law
 (test_first_law.py)."""
 
+from collections.abc import Iterator
+
 import pytest
 
-from harness import PATIENCE, Cluster, inference_pb2, load_goldens, request, sequence_pb2
+from harness import PATIENCE, PRECISE, Cluster, cluster, inference_pb2, load_goldens, request, sequence_pb2
 
 # If the two largest logits are closer than this, another order of summation may choose the other token.
 TIE = 1e-3
+
+
+@pytest.fixture(scope="module")
+def pair() -> Iterator[Cluster]:
+    with cluster(target=PRECISE) as c:
+        yield c
 
 
 @pytest.fixture(scope="module")

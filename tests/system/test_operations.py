@@ -11,7 +11,7 @@ import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import PATIENCE, UNPROBED, Answer, Cluster, Server, cluster, eventually, inference_pb2, inference_pb2_grpc, request
+from harness import DTYPE, PATIENCE, UNPROBED, Answer, Cluster, Server, cluster, eventually, inference_pb2, inference_pb2_grpc, request
 
 SERVICES = {"target": "outrider.v1.Target", "draft": "outrider.v1.Draft", "coordinator": "outrider.v1.Inference"}
 
@@ -59,7 +59,7 @@ def test_describe_says_what_is_served(pair: Cluster) -> None:
     described = pair.stub.Describe(inference_pb2.DescribeRequest())
     assert described.target.fingerprint == described.draft.fingerprint != 0
     assert described.target.boot_id != described.draft.boot_id
-    assert described.target.dtype == "float32"
+    assert described.target.dtype == DTYPE
     assert described.max_draft_tokens >= 8
     assert not described.degraded
 

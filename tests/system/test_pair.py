@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPES, PATIENCE, TARGET_MODEL, Cluster, Refusal, Server, draft_stream, eventually,
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPE, PATIENCE, TARGET_MODEL, Cluster, Refusal, Server, draft_stream, eventually,
                      inference_pb2_grpc, load_goldens, refusal, reserve_address, running, start_coordinator, target_stream,
                      with_defaults)
 from models import WEIGHTS, copy_of
@@ -35,7 +35,7 @@ class Pair(Server):
 
     def __init__(self, *args: str, target_listen: str = "", draft_listen: str = "") -> None:
         defaults = {"--target-model": str(TARGET_MODEL), "--draft-model": str(DRAFT_MODEL), "--device": DEVICE,
-                    "--target-dtype": DTYPES[0], "--draft-dtype": DTYPES[0], "--threads": "1"}
+                    "--target-dtype": DTYPE, "--draft-dtype": DTYPE, "--threads": "1"}
         self.flags = args
         super(Server, self).__init__("outrider-pair", "--target-listen", target_listen or reserve_address(), "--draft-listen",
                                      draft_listen or reserve_address(), "--metrics-listen", "127.0.0.1:0", "--log-format", "json",
@@ -90,7 +90,7 @@ def test_tokens_are_those_of_separate_processes_and_of_plain_decoding(together: 
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 def test_both_models_run_on_libtorch(prompts: list[str]) -> None:
     """Two of its models in a process share its threads."""
-    with pair_cluster("--engine", "torch") as c:
+    with pair_cluster("--engine", "torch", "--target-dtype", "float32", "--draft-dtype", "float32") as c:
         calls = [(prompt, {"k": k, **GREEDY}) for prompt in prompts for k in (0, 4)]
         goldens = [golden for golden in load_goldens("greedy.json")["answers"] for _ in (0, 4)]
         answers = c.generate_all(calls)

@@ -251,7 +251,7 @@ def test_a_target_that_comes_back_with_other_weights_is_refused_until_the_old_on
         stack.enter_context(running(coordinator))
         coordinator.wait_for_event("connected", server="target")
         for flags, model, problem in (([], with_other_weights(TARGET_MODEL, tmp_path), "other weights"),
-                                      (["--dtype", "int8"], TARGET_MODEL, "native int8")):
+                                      (["--dtype", "float32"], TARGET_MODEL, "native float32")):
             target.stop()
             coordinator.wait_value("outrider_target_up", 0)
             target = start_target(*flags, model=model, listen=address)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import (BIN, DRAFT_MODEL, TARGET_MODEL, Cluster, Process, cluster, full, inference_pb2, load_goldens, refusal,
+from harness import (BIN, DRAFT_MODEL, PRECISE, TARGET_MODEL, Cluster, Process, cluster, full, inference_pb2, load_goldens, refusal,
                      request, running, start_coordinator, start_target)
 from models import with_nan_for
 
@@ -49,12 +49,12 @@ def test_greedy_output_is_that_of_transformers_with_every_draft_length(k: int, o
     assert bool(accepted) == bool(k)
 
 
-def test_the_coupled_rule_emits_the_same_with_every_draft_length(on_torch: Cluster, pair: Cluster,
-                                                                 prompts: list[str]) -> None:
+def test_the_coupled_rule_emits_the_same_with_every_draft_length(on_torch: Cluster, prompts: list[str]) -> None:
     # No tie comes up here: the native engine, which rounds otherwise, emits the same.
-    for seed, prompt in enumerate(prompts[:4]):
-        options = {"rule": "coupled", "temperature": 0.8, "seed": seed, "max_tokens": 48}
-        plain = pair.generate(prompt, k=0, **options).tokens
+    with cluster(target=PRECISE, draft=None) as native:
+        calls = [(prompt, {"rule": "coupled", "temperature": 0.8, "seed": seed, "max_tokens": 48}) for seed, prompt in enumerate(prompts[:4])]
+        texts = [native.generate(prompt, k=0, **options).tokens for prompt, options in calls]
+    for (prompt, options), plain in zip(calls, texts, strict=True):
         assert all(on_torch.generate(prompt, k=k, **options).tokens == plain for k in (0, 1, 3, 8)), prompt
 
 
@@ -89,7 +89,7 @@ def test_a_killed_target_is_replaced_and_no_token_lost(prompts: list[str]) -> No
 def test_a_target_that_comes_back_on_another_engine_is_not_used(tmp_path: Path) -> None:
     # Else an answer would be begun by one that keeps the first law bit by bit, and ended by one that does not.
     address = f"unix:{tmp_path}/target.sock"
-    target = start_target(listen=address)
+    target = start_target(*PRECISE, listen=address)
     with running(start_coordinator(address, "")) as (coordinator,):
         coordinator.wait_for_event("connected", server="target")
         target.stop()

@@ -47,6 +47,7 @@ class Load:
 
     def __init__(self, c: Cluster, seed: int, heads: Sequence[str]) -> None:
         self.cluster, self.heads = c, heads
+        self.drafters = [drafter for drafter in DRAFTERS if c.draft or drafter != "model"]
         self.calls, self.searches = draw_calls(c, seed), draw_searches(c, seed)
         self.outcomes: collections.Counter[tuple[str, str]] = collections.Counter()
         self.resumed = self.repeated = 0
@@ -160,9 +161,10 @@ class Worker:
 
     def speculation(self) -> dict[str, Any]:
         heads = self.load.heads
-        drafter = self.rng.choice((*DRAFTERS, *heads))
+        drafter = self.rng.choice((*self.load.drafters, *heads))
+        in_trees = ("", "model", *heads) if self.load.cluster.draft else heads
         return {"k": self.rng.choice(KS), "drafter": drafter, "draft_top_n": self.rng.choice([0, 0, 8]),
-                "tree": self.rng.choice(TREES) if drafter in ("", "model", *heads) else ""}
+                "tree": self.rng.choice(TREES) if drafter in in_trees else ""}
 
     def repeat(self, ask: Callable[[], Any]) -> Any:
         """Asks until the coordinator was there all the time."""
@@ -220,7 +222,7 @@ def slow_reader(w: Worker) -> str:
 
 def search(w: Worker) -> str:
     call = w.rng.choice(w.load.searches)
-    return check(w.stream(request(call.prompt, **call.options, **(w.speculation() | {"drafter": w.rng.choice(DRAFTERS), "tree": ""}))), call)
+    return check(w.stream(request(call.prompt, **call.options, **(w.speculation() | {"drafter": w.rng.choice(w.load.drafters), "tree": ""}))), call)
 
 
 def sampled_answer(w: Worker) -> str:
@@ -378,7 +380,7 @@ def bad_http_request(w: Worker) -> str:
             w.http.completions.create(**({"model": MODEL, "prompt": "Once"} | options))
         except openai.BadRequestError as error:
             return error
-        raise AssertionError(f"{options} was taken")
+        raise AssertionError(f"{str(options)[:200]} was taken")
 
     assert w.repeat(ask).param == field
     return "refused"

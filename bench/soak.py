@@ -3,9 +3,9 @@
     .venv/bin/python bench/soak.py [--minutes 2] [--seed 1] [--model FILE.gguf [--up]]
 
 Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair and its heads, or with a model that drafts for
-itself; with --up those that `outrider up` starts with the model. These are frozen only: it ends where one of them does. What is asked for and what is done to the processes is drawn from the seed; when the two meet is up to the machine.
-Prints what was asked, and how long streams took to go on after each disturbance. Exits with 1 and the reason when one of these
-does not hold:
+itself; with --up those that `outrider up` starts with the model. These are frozen only: it ends where one of them does. What is
+asked for and what is done to the processes is drawn from the seed; when the two meet is up to the machine. Prints what was asked,
+and how long streams took to go on after each disturbance. Exits with 1 and the reason when one of these does not hold:
 
 - every answer that depends on nothing but its request is that of a quiet run, and has each position once;
 - a request fails only as its kind says, or because the coordinator was away;
@@ -40,8 +40,7 @@ from soak_load import Load
 from test_command_line import Up, up
 
 # A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
-KV_BLOCKS = 256
-SERVER_FLAGS = ["--kv-blocks", str(KV_BLOCKS), "--block-size", "16", "--lease", "3"]
+SERVER_FLAGS = ["--kv-blocks", "256", "--block-size", "16", "--lease", "3"]
 # The part of the time without disturbances, in which the processes may not grow by more than so many MiB. A coordinator that
 # was started just before it goes on growing for a minute, from 33 to 47 MiB in one run.
 QUIET, SLICES, GROWTH = 0.3, 4, 16.0
@@ -60,7 +59,7 @@ class Soak:
         self.load = Load(c, seed, heads)
         self.names = [name for name in SERVERS if self._server(name)]
         self.servers = [self._server(name) for name in self.names]  # all there ever were
-        self.blocks = {name: self._blocks(name) for name in self.names if name != "coordinator"}
+        self.models = [name for name in self.names if name != "coordinator"]
         self.disturbances = self._disturbances()
         self.recoveries: dict[str, list[float]] = {name: [] for name in self.disturbances}
         self.hits: collections.Counter[str] = collections.Counter()
@@ -83,10 +82,6 @@ class Soak:
     def _server(self, name: str) -> Server:
         server: Server = getattr(self.cluster, name)
         return server
-
-    def _blocks(self, name: str) -> float:
-        metrics = self._server(name).metrics()
-        return sum(metrics.value(f"outrider_{name}_kv_blocks_{state}") for state in ("used", "cached", "free"))
 
     def _signal(self, name: str, what: signal.Signals) -> None:
         self._server(name).popen.send_signal(what)
@@ -139,11 +134,11 @@ class Soak:
         self.load.check()
 
     def await_healthy(self) -> None:
-        eventually(lambda: all(self.cluster.coordinator.value(f"outrider_{name}_up") for name in self.blocks), "each is connected")
+        eventually(lambda: all(self.cluster.coordinator.value(f"outrider_{name}_up") for name in self.models), "each is connected")
 
     def count_lost_items(self) -> None:
         metrics = self.cluster.coordinator.metrics()
-        for name in self.blocks:
+        for name in self.models:
             self.lost_items[name] += int(sum(metrics.labelled(f"outrider_{name}_errors_total", "reason").values()))
 
     # --- the phases -----------------------------------------------------------------------------------------------
@@ -171,7 +166,7 @@ class Soak:
         print("resident MiB after each slice without disturbances:",
               ", ".join(f"{name} {' '.join(f'{size:.0f}' for size in column)}" for name, column in zip(self.names, zip(*sizes))))
         for name, second, last in zip(self.names, sizes[1], sizes[-1]):
-            if isinstance(self._server(name), Child) and name in self.blocks:
+            if isinstance(self._server(name), Child) and name in self.models:
                 continue  # it has more blocks than this load fills
             assert last < second + GROWTH, f"the {name} grows: {sizes}"
 
@@ -179,15 +174,17 @@ class Soak:
         """What must hold once the load is over."""
         for name, hits in self.hits.items():
             assert hits, f"{name}: met no stream"
-        assert self.load.resumed or "coordinator killed" not in self.hits, "no stream was resumed"
+        assert self.load.resumed or "coordinator killed" not in self.disturbances, "no stream was resumed"
         self.count_lost_items()
-        for name in self.blocks:
-            assert self.lost_items[name] or f"{name} killed" not in self.hits, f"no request lost an item at the {name}"
+        for name in self.models:
+            assert self.lost_items[name] or f"{name} killed" not in self.disturbances, f"no request lost an item at the {name}"
         self.cluster.wait_idle()
         self.cluster.coordinator.wait_value("outrider_requests_waiting", 0)
-        for name, blocks in self.blocks.items():
-            assert self._server(name).value(f"outrider_{name}_items_in_progress") == 0
-            assert self._blocks(name) == blocks, f"{name}: {self._blocks(name)} of {blocks} blocks"
+        for name in self.models:
+            metrics, [serving] = self._server(name).metrics(), self._server(name).events("serving")
+            assert metrics.value(f"outrider_{name}_items_in_progress") == 0
+            blocks = sum(metrics.value(f"outrider_{name}_kv_blocks_{state}") for state in ("used", "cached", "free"))
+            assert blocks == serving["kv_blocks"], f"{name}: {blocks} of {serving['kv_blocks']} blocks"
         for server in self.servers:
             wrong = [line for line in server.lines if '"level":"error"' in line]
             assert not wrong, f"{server.program}: {wrong[0]}"

@@ -27,7 +27,7 @@ from http_clients import MODEL, connect
 from proxies import OPTIONS
 from soak_calls import Call, check, draw_calls, draw_searches
 from test_bad_requests import BAD
-from test_openai_server import BAD as BAD_OVER_HTTP
+from test_openai_server import BAD_FOR_ANY_MODEL as BAD_OVER_HTTP
 
 WORKERS = 8
 DRAFTERS = ("", "model", "model", "ngram", "copy", "auto", "none")

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from harness import DATA, PRECISE, Answer, Cluster, cluster, eventually, request
+from harness import DATA, FULL, PRECISE, Answer, Cluster, cluster, eventually, request
 
 from outrider.v1 import inference_pb2
 
@@ -75,7 +75,7 @@ def test_the_texts_are_those_of_transformers(k: int, precise: Cluster) -> None:
 def test_what_is_drafted_changes_the_calls_and_nothing_else(trio: Cluster, prompts: list[str]) -> None:
     how = {"max_tokens": 48, "ignore_eos": True}
     calls = {"plain": 0, "drafted": 0}
-    for prompt, width in itertools.product(prompts[:2], (1, 3, 8)):
+    for prompt, width in itertools.product(prompts[:4 if FULL else 2], (1, 3, 8)):
         beam = inference_pb2.BeamOptions(width=width)
         plain = search(trio, prompt, width, beam, k=0, **how)
         assert plain[0].speculation.rounds == 48 and plain[0].speculation.drafted == 0

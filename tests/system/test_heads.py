@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness import (BIN, LENGTH, PATIENCE, STOP, TARGET_MODEL, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
+from harness import (BIN, DTYPE, LENGTH, PATIENCE, STOP, TARGET_MODEL, Cluster, cluster, eventually, inference_pb2, inference_pb2_grpc,
                      request, running, start_coordinator, start_target)
 from heads import ALONE, FLAGS, PROPOSERS
 
@@ -232,7 +232,7 @@ def test_the_command_line_loads_heads_and_tells_of_them(alone: Cluster, prompts:
     assert {each["proposer"] for each in described["target"]["proposers"]} == set(PROPOSERS)
     for proposer in PROPOSERS:
         answer = json.loads(outrider(
-            "generate", "--target-model", str(TARGET_MODEL), *FLAGS, "--dtype", "float32", "--drafter", proposer, "--json",
+            "generate", "--target-model", str(TARGET_MODEL), *FLAGS, "--dtype", DTYPE, "--drafter", proposer, "--json",
             "--temperature", "0", "--ignore-eos", "--max-tokens", "48", prompts[0]))
         assert answer["tokens"] == plain(prompts[0], **GREEDY)
         assert answer["speculation"]["drafted"] > 0

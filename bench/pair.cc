@@ -12,6 +12,7 @@
 #include "bench/pair_helpers.h"
 #include "bench/round_times.h"
 #include "bench/run_benchmark.h"
+#include "bench/spread.h"
 #include "bench/tally.h"
 #include "common/spec/analysis.h"
 
@@ -43,11 +44,6 @@ struct Result {
 
   double Rate() const { return tally.tokens / seconds; }
 };
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 // Adds a prompt to the result of the oracle. It takes the rounds of the run with the largest K, but knows for
 // each how many tokens will be accepted and drafts no more: the oracle for gamma of Leviathan et al. (arXiv

@@ -12,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "bench/generated_model.h"
 #include "bench/run_benchmark.h"
+#include "bench/spread.h"
 #include "bench/temporary_folder.h"
 #include "common/engine/worker.h"
 #include "common/kv/prefix_hash.h"
@@ -32,11 +33,6 @@ struct Flags {
 };
 
 double Microseconds(absl::Duration duration) { return absl::ToDoubleMicroseconds(duration); }
-
-double Median(std::vector<double>& values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 std::vector<TokenId> SomeTokens(int count, int salt) {
   std::vector<TokenId> tokens(static_cast<size_t>(count));

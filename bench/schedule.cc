@@ -19,6 +19,7 @@
 #include "bench/generated_model.h"
 #include "bench/pair_helpers.h"
 #include "bench/run_benchmark.h"
+#include "bench/spread.h"
 #include "bench/tally.h"
 #include "bench/temporary_folder.h"
 #include "bench/timed_server.h"
@@ -66,11 +67,6 @@ struct Result {
   double Rate() const { return tally.tokens / seconds; }
   double HitRate() const { return ahead_rounds > 0 ? ahead_hits / ahead_rounds : 0; }
 };
-
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
 
 class ScheduleBench {
  public:

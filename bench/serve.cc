@@ -12,6 +12,7 @@
 #include "bench/load.h"
 #include "bench/pair_helpers.h"
 #include "bench/run_benchmark.h"
+#include "bench/spread.h"
 
 namespace outrider {
 namespace {
@@ -118,7 +119,7 @@ class ServeBench {
 
   // Of all that was run, at least one thing: how the policy did beside the best of the others.
   nlohmann::ordered_json Summary() const {
-    const Spread policy(policy_to_best_);
+    const Spread policy = Spread::Of(policy_to_best_);
     const double mean = std::accumulate(policy_to_best_.begin(), policy_to_best_.end(), 0.0) /
                         static_cast<double>(policy_to_best_.size());
     absl::PrintF("\npolicy / best of the others, medians of %d turns: %.3f in the mean, %.3f to %.3f\n",
@@ -231,25 +232,15 @@ class ServeBench {
     return Report(tallies);
   }
 
-  // The least, the median and the largest of some values, one for each turn.
-  struct Spread {
-    explicit Spread(std::vector<double> values)
-        : least(*std::min_element(values.begin(), values.end())),
-          median(Percentile(values, .5)),
-          most(*std::max_element(values.begin(), values.end())) {}
-    nlohmann::ordered_json Json() const { return {{"min", least}, {"median", median}, {"max", most}}; }
-
-    double least, median, most;
-  };
   static Spread RatesOf(const std::vector<Tally>& turns) {
     std::vector<double> rates;
     for (const Tally& tally : turns) rates.push_back(tally.Rate());
-    return Spread(std::move(rates));
+    return Spread::Of(rates);
   }
   static Spread RatiosOf(const std::vector<Tally>& turns, const std::vector<Tally>& to) {
     std::vector<double> ratios;
     for (size_t i = 0; i < turns.size(); ++i) ratios.push_back(turns[i].Rate() / to[i].Rate());
-    return Spread(std::move(ratios));
+    return Spread::Of(ratios);
   }
 
   nlohmann::ordered_json Report(const std::vector<std::vector<Tally>>& tallies) {

@@ -26,12 +26,16 @@ struct TreeMode {
   bool is_tree() const { return k && tree != "none"; }
 };
 
+// Tokens of q that every drafter sends. Their defaults differ, and what is compared is how they draft.
+constexpr uint32_t kDraftTopN = 256;
+
 inline v1::GenerateRequest MakeRequest(const TreeMode& mode, const std::string& prompt, double temperature,
                                        uint64_t seed, int max_tokens) {
   v1::GenerateRequest request = MakeRequest(prompt, temperature, mode.k.value_or(0), seed, max_tokens);
   request.mutable_speculation()->set_tree(mode.tree);
   request.mutable_speculation()->set_drafter(mode.drafter);
   request.mutable_speculation()->set_schedule(v1::SCHEDULE_LOCKSTEP);
+  request.mutable_speculation()->set_draft_top_n(kDraftTopN);
   if (!mode.k) LeaveKToPolicy(request);
   return request;
 }

@@ -1,30 +1,15 @@
 // What several ways to draft give for one stream, in turns.
 #pragma once
 
-#include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_format.h"
+#include "bench/spread.h"
 #include "bench/tally.h"
 #include "bench/tree_modes.h"
 
 namespace outrider {
-
-// The median over turns, with the least and the largest: what differs by less is not told apart.
-struct Spread {
-  double median = 0, least = 0, most = 0;
-
-  static Spread Of(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    return {values[values.size() / 2], values.front(), values.back()};
-  }
-  std::string Text() const { return absl::StrFormat("%.2f (%.2f-%.2f)", median, least, most); }
-  nlohmann::ordered_json Json() const { return {{"median", median}, {"least", least}, {"most", most}}; }
-};
 
 struct TurnsFlags {
   int turns = 5;
@@ -87,7 +72,7 @@ class Turns {
     for (size_t turn = 0; turn < results_[mode].rates.size(); ++turn) {
       ratios.push_back(results_[mode].rates[turn] / results_[other].rates[turn]);
     }
-    return Spread::Of(std::move(ratios));
+    return Spread::Of(ratios);
   }
 
  private:

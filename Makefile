@@ -11,7 +11,7 @@ demo: ## install, build, and generate from a prompt with the shipped pair
 test: ## install, build and run the tests; LAYER=unit (asan, tsan, fuzz, system, slow) runs one layer, LAYER=full every case
 	@scripts/test $(LAYER)
 
-build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) with the plug-in for GPUs
+build: ## install what the build needs, and build into build/release/bin; CUDA=1 (or a GPU here) and TORCH=1 with these plug-ins
 	@scripts/install build $(TORCH_PART) $(CUDA_PART)
 	@scripts/build release $(PROGRAMS) $(PLUGINS)
 
@@ -19,8 +19,8 @@ PROGRAMS := outrider outrider-coordinator outrider-draft outrider-target outride
 # CUDA=0 leaves the plug-in out where there is a GPU.
 CUDA ?= $(if $(wildcard /dev/nvidia0)$(shell command -v nvidia-smi),1,0)
 CUDA_PART = $(if $(filter-out 0,$(CUDA)),cuda)
-# TORCH=0 leaves out the plug-in for --engine torch, for which 0.5 GB are fetched.
-TORCH ?= 1
+# TORCH=1 is for the plug-in of --engine torch: it fetches 0.5 GB.
+TORCH ?= 0
 TORCH_PART = $(if $(filter-out 0,$(TORCH)),torch)
 PLUGINS = $(if $(TORCH_PART),outrider_torch $(if $(CUDA_PART),outrider_torch_cuda)) $(if $(CUDA_PART),outrider_cuda)
 install: ## install the Debian packages and the Python environment of build and tests, where missing

@@ -302,7 +302,7 @@ absl::StatusOr<nlohmann::ordered_json> Run(const RunningPair& pair, const Tokeni
 
 absl::StatusOr<nlohmann::ordered_json> Measure(Flags& flags) {
   if (flags.sets.empty()) {
-    const auto file = ReadPromptFile(flags.prompts);
+    const auto file = JsonObjectIn<nlohmann::ordered_json>(flags.prompts);
     if (!file.ok()) return file.status();
     for (const auto& [set, unused] : file->items()) flags.sets.push_back(set);
   }

@@ -13,6 +13,7 @@
 #include "client/cli/local_services.h"
 #include "client/cli/process.h"
 #include "client/sdk/client.h"
+#include "common/text/json.h"
 
 namespace outrider {
 
@@ -22,15 +23,8 @@ struct PromptFlags {
   std::string set = "prose";
 };
 
-inline absl::StatusOr<nlohmann::ordered_json> ReadPromptFile(const std::string& path) {
-  std::ifstream file(path);
-  auto sets = nlohmann::ordered_json::parse(file, nullptr, /*allow_exceptions=*/false);
-  if (!sets.is_object()) return absl::InvalidArgumentError(absl::StrCat(path, ": not a JSON object"));
-  return sets;
-}
-
 inline absl::StatusOr<std::vector<std::string>> LoadPrompts(const PromptFlags& flags) {
-  const auto sets = ReadPromptFile(flags.file);
+  const auto sets = JsonObjectIn<nlohmann::ordered_json>(flags.file);
   if (!sets.ok()) return sets.status();
   const auto set = sets->value(flags.set, nlohmann::ordered_json::object());
   std::vector<std::string> prompts;

@@ -11,6 +11,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/obs/flags.h"
+#include "common/text/json.h"
 
 namespace outrider {
 
@@ -35,7 +36,7 @@ inline int RunBenchmark(CLI::App& app, int argc, char** argv,
   }
   if (json.empty()) return 0;
   std::ofstream file(json);
-  file << report->dump(1) << "\n";
+  file << DumpJson(*report) << "\n";
   if (file.flush()) return 0;
   std::cerr << app.get_name() << ": cannot write " << json << "\n";
   return 1;

@@ -36,11 +36,15 @@ from harness import Cluster, Server, cluster, eventually, inference_pb2_grpc, re
 from heads import SHIPPED
 from http_clients import MODEL
 from relay import Relay, relay
+from soak_hostile import HOSTILE, LARGE
 from soak_load import Load
+from soak_requests import REQUESTS
 from test_command_line import Up, up
 
 # A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
 SERVER_FLAGS = ["--kv-blocks", "256", "--block-size", "16", "--lease", "3"]
+# A coordinator that is told to end does not wait long for clients that do not read.
+DRAIN = ["--drain", "3"]
 # The part of the time without disturbances, in which the processes may not grow by more than so many MiB. A coordinator that
 # was started just before it goes on growing for a minute, from 33 to 47 MiB in one run.
 QUIET, SLICES, GROWTH = 0.3, 4, 16.0
@@ -56,7 +60,7 @@ class Soak:
     def __init__(self, c: Cluster, relays: dict[str, Relay], seed: int, heads: Sequence[str]) -> None:
         self.cluster, self.relays = c, relays
         self.rng = random.Random(f"{seed} disturbances")
-        self.load = Load(c, seed, heads)
+        self.load = Load(c, seed, heads, REQUESTS | HOSTILE)
         self.names = [name for name in SERVERS if self._server(name)]
         self.servers = [self._server(name) for name in self.names]  # all there ever were
         self.models = [name for name in self.names if name != "coordinator"]
@@ -159,7 +163,7 @@ class Soak:
         """The same load in slices: the processes may not grow much from the second on, when most caches are full."""
         sizes = []
         for _ in range(SLICES):
-            with self.load.running():
+            with self.load.running(without=LARGE):
                 time.sleep(seconds / SLICES)
             self.cluster.wait_idle()
             sizes.append([self._server(name).resident_mebibytes() for name in self.names])
@@ -245,7 +249,7 @@ def started(seed: int, model: str = "") -> Iterator[Soak]:
             yield relays[name].address
 
         c = stack.enter_context(cluster(target=[*SERVER_FLAGS, *of_target], draft=[*SERVER_FLAGS, *both],
-                                        coordinator=["--http-listen", reserve_address(), *of_coordinator],
+                                        coordinator=["--http-listen", reserve_address(), *DRAIN, *of_coordinator],
                                         through=partial(through, "draft"), target_through=partial(through, "target")))
         yield Soak(c, relays, seed, list(heads))
 

@@ -93,7 +93,8 @@ class InstantDraft final : public v1::Draft::WithRawMethod_Propose<v1::Draft::Se
   const v1::ServerInfo info_;
   std::atomic<const Form*> form_ = nullptr;
   BatchServer<v1::ProposeRequest, v1::ProposeResponse> streams_{
-      info_, [this](auto&& item, const auto& results) { OnItem(item, results); }, [] { return 0; }};
+      info_, [this](auto&& item, const auto& results) { OnItem(item, results); },
+      [] { return ServerLoad(); }};
 };
 
 class InstantTarget final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
@@ -124,7 +125,7 @@ class InstantTarget final : public v1::Target::WithRawMethod_Verify<v1::Target::
 
   const v1::ServerInfo info_;
   BatchServer<v1::VerifyRequest, v1::VerifyResponse> streams_{
-      info_, [](auto&& item, const auto& results) { OnItem(item, results); }, [] { return 0; }};
+      info_, [](auto&& item, const auto& results) { OnItem(item, results); }, [] { return ServerLoad(); }};
 };
 
 // Sums over the counted parts of slices.

@@ -18,6 +18,7 @@
 #include "common/serve/stall_watch.h"
 #include "common/spec/status.h"
 #include "common/text/strings.h"
+#include "coordinator/admission/parser_threads.h"
 #include "coordinator/api/chat_template.h"
 #include "coordinator/api/inference_service.h"
 #include "coordinator/api/parse_request.h"
@@ -179,16 +180,17 @@ absl::Status Serve(const Flags& flags) {
   Metrics metrics(*registry, flags.admission.max_samples);
   GrpcContext context(absl::Seconds(flags.process.busy_poll_seconds));
   asio::thread_pool resolvers(kResolverThreads);
+  std::unique_ptr<Pools> pools;
   const auto pool_options = [&](const std::vector<std::string>& addresses, void (Metrics::*on_unexpected)()) {
     return PoolOptions{.link = {.credentials = credentials,
                                 .patience = ToDuration(flags.target_wait_seconds),
                                 .item_timeout = ToDuration(flags.item_timeout_seconds),
-                                .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); }},
+                                .on_unexpected = [&metrics, on_unexpected] { (metrics.*on_unexpected)(); },
+                                .on_kv_used = [&] { ReportKvUsed(*pools->targets, metrics); }},
                        .addresses = addresses,
                        .resolve_interval = ToDuration(flags.resolve_seconds),
                        .resolvers = resolvers.get_executor()};
   };
-  std::unique_ptr<Pools> pools;
   ServerProcess* process = nullptr;  // until the service is there; links connect later
   // Ready means that requests can be answered, if only plain, or will once targets are back, in a while.
   bool was_present = false;
@@ -205,8 +207,7 @@ absl::Status Serve(const Flags& flags) {
                                  flags.mixed_numerics, tokenizer, on_change));
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
-  asio::thread_pool parsers(kParserThreads);
-  Admission parsing(context.get_executor(), {.max_samples = kParserThreads});
+  ParserThreads parsers(context.get_executor(), kParserThreads);
   DraftChoice policy(flags.run_ahead_branches);
   InferenceService service({.decode = {.executor = context.get_executor(),
                                        .tokenizer = &tokenizer,
@@ -216,8 +217,7 @@ absl::Status Serve(const Flags& flags) {
                                        .ngram = flags.ngram,
                                        .policy = &policy,
                                        .metrics = &metrics},
-                            .parsers = parsers.get_executor(),
-                            .parsing = &parsing,
+                            .parsers = &parsers,
                             .mixed_numerics = flags.mixed_numerics,
                             .defaults = loaded.defaults,
                             .admission = &admission,

@@ -60,9 +60,20 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
   return result;
 }
 
+void ReportKvUsed(const TargetPool& targets, Metrics& metrics) {
+  double used = 0, up = 0;
+  for (const auto& server : targets.servers()) {
+    if (!server->link->up()) continue;
+    used += server->link->kv_used();
+    ++up;
+  }
+  metrics.SetKvUsed(up > 0 ? used / up : 0);
+}
+
 void Report(const Pools& pools, Metrics& metrics) {
   metrics.SetTargets(WhichAreUp(pools.targets.get()));
   metrics.SetDrafts(WhichAreUp(pools.drafts.get()));
+  ReportKvUsed(*pools.targets, metrics);
   metrics.SetDegraded(pools.drafts != nullptr && !pools.drafts->up());
 }
 

@@ -24,6 +24,8 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
                                                  const Tokenizer& tokenizer, std::function<void()> on_change);
 
 void Report(const Pools& pools, Metrics& metrics);
+// The part of it that changes with each step of a target.
+void ReportKvUsed(const TargetPool& targets, Metrics& metrics);
 
 // OK if the server's model uses the tokens of `tokenizer`; draft and target then agree on them. Their
 // vocabularies may differ in size, and their texts in what ends them: the target's ids decide. Like the

@@ -289,6 +289,10 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         ->check(ProblemOfHostPort)
         ->capture_default_str();
   }
+  command
+      .add_option("--api-key-file", options.api_key_file,
+                  "who uses that API must send one of these keys, one a line, as a bearer token")
+      ->check(CLI::ExistingFile);
   command.add_flag("--insecure", options.insecure,
                    "listen also where other hosts can connect; there is no TLS here");
 }
@@ -309,6 +313,22 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags) {
       ->check(CLI::Range(0.1, 3600.0))
       ->capture_default_str();
   command.add_flag("--once", flags.once, "print one interval and end, as without a terminal");
+}
+
+void DefineExplainFlags(CLI::App& command, ExplainFlags& flags) {
+  command.add_option("prompt", flags.prompt, "text to continue")->required();
+  command.add_option("--model,--target-model", flags.target_model,
+                     absl::StrCat(kModelNames, "; the shipped one"));
+  command.add_option("--draft-model", flags.draft_model, "of the same tokenizer; the shipped one");
+  const auto add = [&command](const char* flag, auto& value, const char* help, auto least, auto most) {
+    command.add_option(flag, value, help)->check(CLI::Range(least, most))->capture_default_str();
+  };
+  add("--draft-tokens", flags.draft_tokens, "K, tokens that are drafted in each round", 1, 64);
+  add("--rounds", flags.rounds, "rounds that are shown", 1, 1000);
+  add("--temperature", flags.temperature, "of both models; 0: greedy", 0.0, 100.0);
+  add("--top-k", flags.top_k, "0: off", 0, 1 << 24);
+  add("--top-p", flags.top_p, "1: off", 1e-6, 1.0);
+  command.add_option("--seed", flags.seed, "of all random numbers")->capture_default_str();
 }
 
 absl::Status SettleDraftModel(LocalServicesOptions& options) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -58,11 +59,23 @@ struct TopFlags {
   bool once = false;
 };
 
+struct ExplainFlags {
+  std::string prompt;
+  std::string target_model, draft_model;  // for FindModel; empty: the shipped pair's
+  int draft_tokens = 4;
+  int rounds = 3;
+  double temperature = 1;
+  int top_k = 0;
+  double top_p = 1;
+  uint64_t seed = 1;
+};
+
 void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
 void DefineChatFlags(CLI::App& command, ChatFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
+void DefineExplainFlags(CLI::App& command, ExplainFlags& flags);
 
 // Settles --draft-model where it is not given: the shipped draft model for the shipped target, none for
 // others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
@@ -74,6 +87,8 @@ absl::StatusOr<int> RunChat(const ChatFlags& flags);
 absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
 absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
 absl::StatusOr<int> RunTop(const TopFlags& flags);
+// Loads both models into this process.
+absl::StatusOr<int> RunExplain(const ExplainFlags& flags);
 
 // To the conversation that is the request's prompt.
 void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request);

@@ -18,6 +18,7 @@
 #include "common/gguf/model_path.h"
 #include "common/rpc/address.h"
 #include "common/spec/status.h"
+#include "common/text/json.h"
 #include "common/text/strings.h"
 
 namespace outrider {
@@ -29,13 +30,6 @@ constexpr absl::Duration kGrace = absl::Seconds(3);
 // Tokens of q that the draft sends. Four times the default are accepted more often (docs/exactness.md).
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
-
-absl::StatusOr<std::string> ModelOr(const fs::path& shipped, const std::string& given, const char* flag) {
-  if (!given.empty()) return FindModel(given);
-  auto model = FindModel(shipped.lexically_normal().string());
-  if (model.ok()) return model;
-  return absl::NotFoundError(absl::StrCat(model.status().message(), "; give one with ", flag));
-}
 
 std::vector<std::string> HeadsOf(const LocalServicesOptions& options, const fs::path& shipped) {
   std::vector<std::string> heads = options.heads;
@@ -70,7 +64,7 @@ nlohmann::json LastEvent(const std::string& log, const std::string& event) {
   nlohmann::json last;
   for (const std::string& line : std::vector<std::string>(absl::StrSplit(log, '\n'))) {
     if (!absl::StrContains(line, absl::StrCat("\"event\":\"", event, "\""))) continue;
-    nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    nlohmann::json json = ParseJson(line).value_or(nullptr);
     if (json.is_object()) last = std::move(json);  // the line may be half written
   }
   return last;
@@ -94,6 +88,10 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   flags[kCoordinator] = {"--tokenizer", target_model};
   for (const std::string& name : options.served_model_names) {
     flags[kCoordinator].insert(flags[kCoordinator].end(), {"--served-model-name", name});
+  }
+  if (!options.api_key_file.empty()) {
+    const std::string file = absl::StrCat("--http-token-file=", options.api_key_file);
+    flags[kCoordinator].insert(flags[kCoordinator].end(), {file, "--http-tls-terminated"});
   }
   if (options.drafts_with_heads()) flags[kCoordinator].push_back("--drafter=auto");
   if (options.draft_budget_seconds > 0) {
@@ -175,7 +173,7 @@ std::string ReasonInLog(const std::string& log) {
   std::vector<std::string> cries;  // output that bypasses the log: a crash, a flag that was not understood
   for (const std::string& line :
        std::vector<std::string>(absl::StrSplit(log, '\n', absl::SkipWhitespace()))) {
-    const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    const nlohmann::json json = ParseJson(line).value_or(nullptr);
     if (!json.is_object()) {
       cries.push_back(line);
     } else if (json.value("level", "") == "error") {
@@ -187,11 +185,22 @@ std::string ReasonInLog(const std::string& log) {
   return absl::StrJoin(cries, "\n");
 }
 
+fs::path ShippedModels() {
+  const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
+  const fs::path installed = programs / "../share/outrider/models";
+  return (fs::exists(installed) ? installed : programs / "../../../models").lexically_normal();
+}
+
+absl::StatusOr<std::string> ModelOr(const fs::path& shipped, const std::string& given, const char* flag) {
+  if (!given.empty()) return FindModel(given);
+  auto model = FindModel(shipped.string());
+  if (model.ok()) return model;
+  return absl::NotFoundError(absl::StrCat(model.status().message(), "; give one with ", flag));
+}
+
 absl::StatusOr<std::unique_ptr<LocalServices>> LocalServices::Start(const LocalServicesOptions& options) {
   const fs::path programs = fs::read_symlink("/proc/self/exe").parent_path();
-  // The shipped models are beside the installation, or beside the source tree that the program was built in.
-  const fs::path installed = programs / "../share/outrider/models";
-  const fs::path shipped = fs::exists(installed) ? installed : programs / "../../../models";
+  const fs::path shipped = ShippedModels();
   const std::string target_model =
       OUTRIDER_TRY(ModelOr(shipped / "tiny-target", options.target_model, "--target-model"));
   std::unique_ptr<LocalServices> services(new LocalServices(options));

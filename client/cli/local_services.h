@@ -43,7 +43,8 @@ struct LocalServicesOptions {
   std::array<std::string, kServices> listen;
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
-  bool insecure = false;                              // listen also where other hosts can connect
+  std::string api_key_file;  // keys of http_listen, one a line; empty: none is needed
+  bool insecure = false;     // listen also where other hosts can connect
   // Names of the model in OpenAI's API; empty: the target's folder or file.
   std::vector<std::string> served_model_names;
   double drain_seconds = 0;  // for requests in progress when Stop is called
@@ -53,6 +54,14 @@ struct LocalServicesOptions {
            std::ranges::any_of(heads, [](const auto& h) { return !h.empty(); });
   }
 };
+
+// The folder of the shipped models: beside the installation, or beside the source tree that the program was
+// built in.
+std::filesystem::path ShippedModels();
+
+// What FindModel finds of the given name, or if that is empty the shipped model. Errors name `flag`.
+absl::StatusOr<std::string> ModelOr(const std::filesystem::path& shipped, const std::string& given,
+                                    const char* flag);
 
 inline constexpr size_t kMaxSocketPath = 107;  // bytes, of sockaddr_un
 

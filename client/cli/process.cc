@@ -13,13 +13,14 @@
 
 #include <algorithm>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 namespace outrider {
 namespace {
 
 // The child's side, between fork and exec: only calls that are safe in a signal handler.
-[[noreturn]] void Become(char* const* argv, int log, pid_t parent) {
+[[noreturn]] void Become(char* const* argv, char* const* environment, int log, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it died before the line above
   setpgid(0, 0);
@@ -32,7 +33,7 @@ namespace {
   dup2(log, STDOUT_FILENO);
   dup2(log, STDERR_FILENO);
   close_range(3, ~0U, 0);
-  execv(argv[0], argv);
+  execve(argv[0], argv, environment);
   _exit(127);
 }
 
@@ -49,9 +50,15 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(const std::vec
   arguments.push_back(nullptr);
   const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log_fd < 0) return absl::UnavailableError(absl::StrCat("cannot write ", log, ": ", strerror(errno)));
+  // What it says of flags is for this program, which gives its children theirs.
+  std::vector<char*> environment;
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (!absl::StartsWith(*variable, "OUTRIDER_")) environment.push_back(*variable);
+  }
+  environment.push_back(nullptr);
   const pid_t parent = getpid();
   const pid_t pid = fork();
-  if (pid == 0) Become(arguments.data(), log_fd, parent);
+  if (pid == 0) Become(arguments.data(), environment.data(), log_fd, parent);
   const int error = errno;
   close(log_fd);
   if (pid < 0) return absl::UnavailableError(absl::StrCat("cannot start ", argv[0], ": ", strerror(error)));

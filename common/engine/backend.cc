@@ -85,7 +85,7 @@ const PluginDescription kCudaPlugin = {
     /*is_native=*/true};
 const PluginDescription kTorchPlugin = {
     "liboutrider_torch.so", "outrider_create_torch_model", kTorchDtypes,
-    "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build",
+    "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build TORCH=1",
     /*is_native=*/false};
 
 std::filesystem::path FileOf(const PluginDescription& plugin) {

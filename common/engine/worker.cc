@@ -329,7 +329,11 @@ void Worker::SampleAll(std::vector<Decision>& decisions) {
 }
 
 void Worker::ReportState() {
-  if (hooks_.on_state) hooks_.on_state(store_.counts());
+  const SequenceStoreCounts counts = store_.counts();
+  kv_used_.store(static_cast<float>(counts.blocks_used) /
+                     static_cast<float>(counts.blocks_used + counts.blocks_cached + counts.blocks_free),
+                 std::memory_order_relaxed);
+  if (hooks_.on_state) hooks_.on_state(counts);
   if (hooks_.on_graphs) hooks_.on_graphs(runner_->graph_captures());
   const int in_progress = static_cast<int>(store_.active().size());
   if (items_ != in_progress) CountItems(in_progress - std::exchange(items_, in_progress));

@@ -92,6 +92,8 @@ class Worker {
 
   // Items that wait or are in progress. Thread-safe.
   int items() const { return counted_items_.load(std::memory_order_relaxed); }
+  // The share of the KV cache's blocks that sequences use, after the last step. Thread-safe.
+  float kv_used() const { return kv_used_.load(std::memory_order_relaxed); }
 
   const Runner& runner() const { return *runner_; }
 
@@ -142,6 +144,7 @@ class Worker {
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread, as the next
   std::atomic<int> counted_items_ = 0;
+  std::atomic<float> kv_used_ = 0;
   int items_ = 0;  // taken from the mailbox and included in counted_items_
   std::thread thread_;
 };

@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "common/grammar/json_schema.h"
 #include "common/spec/status.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -18,7 +19,7 @@ constexpr const char* kUnseen[] = {"title",    "default",   "description", "exam
 // What is looked at.
 enum class Part : uint8_t { kAsXGrammar, kSchema, kMembers, kValue };
 std::string Identity(const Json& json, Part part) {
-  if (part == Part::kValue) return json.dump();
+  if (part == Part::kValue) return DumpJson(json);
   std::string text = json.is_array() ? "[" : "{";
   if (json.is_array()) {
     for (const Json& item : json) absl::StrAppend(&text, Identity(item, part), ",");
@@ -32,7 +33,7 @@ std::string Identity(const Json& json, Part part) {
       absl::StrAppend(&text, "\"", name, "\":", Identity(member, inner), ",");
     }
   } else {
-    return json.dump();
+    return DumpJson(json);
   }
   return text + (json.is_array() ? "]" : "}");
 }
@@ -112,16 +113,11 @@ bool SchemaReferences::HasOnlyStrings(const Json& schema, int depth) const {
 }
 
 absl::StatusOr<Json> ParseNested(const std::string& text) {
-  bool is_deep = false;
-  const auto look = [&](int depth, Json::parse_event_t, Json&) {
-    is_deep = is_deep || depth > kMaxJsonNesting;
-    return !is_deep;
-  };
-  Json json = Json::parse(text, look, /*allow_exceptions=*/false);
-  if (is_deep)
+  if (MeasureJson(text).depth > kMaxJsonNesting)
     return FieldError("grammar", absl::StrCat("at most ", kMaxJsonNesting, " levels"),
                       "JSON that is nested too deep");
-  if (json.is_discarded()) return FieldError("grammar", "JSON", "malformed JSON");
+  absl::StatusOr<Json> json = ParseJson<Json>(text);
+  if (!json.ok()) return FieldError("grammar", "JSON", "malformed JSON");
   return json;
 }
 

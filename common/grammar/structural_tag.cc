@@ -6,6 +6,7 @@
 #include "common/grammar/json_schema.h"
 #include "common/grammar/json_schema_parts.h"
 #include "common/spec/status.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -29,7 +30,7 @@ absl::Status CheckTagPart(const Json& part, bool lengths) {
     // XGrammar then counts properties without a look at which they are.
     if (part.value("any_order", Json(false)) != false)
       return FieldError("grammar", "false", "any_order is not supported");
-    return CheckJsonSchema(part["json_schema"].dump(), lengths);
+    return CheckJsonSchema(DumpJson(part["json_schema"]), lengths);
   }
   for (const Json& inner : part) OUTRIDER_TRY(CheckTagPart(inner, lengths));
   return absl::OkStatus();

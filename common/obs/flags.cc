@@ -1,16 +1,18 @@
 #include "common/obs/flags.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <iostream>
 #include <numeric>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 
 namespace outrider {
 namespace {
-
-constexpr int kUsageError = 2;
 
 bool IsFlag(const std::string& argument) { return absl::StartsWith(argument, "--"); }
 
@@ -44,6 +46,11 @@ std::string Unknown(const char* kind, const std::string& name, const std::vector
       known, [&](const auto& a, const auto& b) { return Distance(name, a) < Distance(name, b); });
   if (nearest == known.end() || Distance(name, *nearest) > name.size() / 2) return sentence;
   return absl::StrCat(sentence, "; did you mean ", *nearest, "?");
+}
+
+// OUTRIDER_LOG_LEVEL for --log-level.
+std::string VariableOf(const std::string& flag) {
+  return "OUTRIDER_" + absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
 }
 
 }  // namespace
@@ -95,8 +102,43 @@ void ParseArguments(CLI::App& app, const std::vector<std::string>& arguments) {
   app.parse(std::move(parsed));
 }
 
+std::vector<std::string> WithEnvironment(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto is_given = [&arguments](const std::string& flag) {
+    return std::ranges::any_of(arguments, [&flag](const std::string& argument) {
+      return argument == flag || absl::StartsWith(argument, flag + "=");
+    });
+  };
+  std::vector<std::string> all;
+  const auto add = [&](const CLI::App& of) {
+    for (const CLI::Option* option : of.get_options()) {
+      if (option->get_lnames().empty()) continue;
+      const std::string flag = "--" + option->get_lnames().front();
+      const char* const value = std::getenv(VariableOf(flag).c_str());
+      if (value != nullptr && !is_given(flag)) all.push_back(absl::StrCat(flag, "=", value));
+    }
+  };
+  add(app);
+  const auto is_named = [&arguments](const CLI::App* command) {
+    return !arguments.empty() && arguments[0] == command->get_name();
+  };
+  const std::vector<const CLI::App*> commands = app.get_subcommands(is_named);
+  for (const CLI::App* command : commands) {
+    all.push_back(command->get_name());
+    add(*command);
+  }
+  all.insert(all.end(), arguments.begin() + static_cast<std::ptrdiff_t>(commands.size()), arguments.end());
+  return all;
+}
+
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
-  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  bool prints_config = false;
+  app.set_config("--config", "", "TOML file with values of flags; a command has a table of its own")
+      ->type_name("FILE");
+  app.allow_config_extras(CLI::config_extras_mode::error);
+  app.add_flag("--print-config", prints_config, "print the values of all flags as such a file, and end")
+      ->configurable(false);
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) command->fallthrough();
+  const std::vector<std::string> arguments = WithEnvironment(app, {argv + 1, argv + argc});
   app.failure_message([&](const CLI::App* failed, const CLI::Error& error) {
     std::string name = failed->get_name();
     for (const CLI::App* command : failed->get_subcommands()) name += " " + command->get_name();
@@ -108,7 +150,21 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* 
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : kUsageError;
   }
-  return std::nullopt;
+  if (!prints_config) return std::nullopt;
+  // Of a flag that was not given and has no default the library writes the empty value, which may be refused.
+  std::string config = "\n" + app.config_to_str(/*default_also=*/true);
+  const auto leave_out = [&config](const CLI::App& of, const std::string& prefix) {
+    for (const CLI::Option* option : of.get_options()) {
+      const std::string line = absl::StrCat("\n", prefix, option->get_single_name(), "=\"\"\n");
+      if (option->count() == 0) absl::StrReplaceAll({{line, "\n"}}, &config);
+    }
+  };
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    leave_out(*command, command->get_name() + ".");
+  }
+  leave_out(app, "");
+  std::cout << config.substr(1);
+  return 0;
 }
 
 }  // namespace outrider

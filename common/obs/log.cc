@@ -7,12 +7,15 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
 
@@ -31,7 +34,7 @@ constexpr size_t kMaxTextBytes = 2000;  // of a field
 // Written once by InitLog, before other threads exist.
 std::string service_name;
 bool as_json = true;
-std::atomic<int64_t> posted = 0, written = 0;
+std::atomic<int64_t> posted = 0, written = 0, unwritable = 0;
 
 nlohmann::ordered_json ToJson(const LogField& field) {
   if (const auto* text = std::get_if<std::string>(&field.value)) return Excerpt(*text, kMaxTextBytes);
@@ -45,10 +48,8 @@ std::string Format(LogLevel level, absl::string_view event, std::initializer_lis
       absl::StrAppend(&line, " ", field.name, "=", DumpJson(ToJson(field)));
     return line;
   }
-  timespec now;
-  clock_gettime(CLOCK_REALTIME, &now);
   nlohmann::ordered_json line;
-  line["time"] = static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec / 1000);
+  line["time"] = absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", absl::Now(), absl::UTCTimeZone());  // RFC 3339
   line["level"] = std::string(kLevels[static_cast<int>(level)].first);
   line["service"] = service_name;
   line["event"] = std::string(event);
@@ -62,16 +63,27 @@ class Stderr final : public spdlog::sinks::stderr_color_sink_mt {
   using Sink = spdlog::sinks::stderr_color_sink_mt;
 
   void log(const spdlog::details::log_msg& message) override {
-    Sink::log(message);
+    if (!Write(message)) {
+      ++unwritable;
+      return;
+    }
     ++written;
     const int64_t dropped = DroppedLogLines();
     if (dropped == reported_) return;
-    const std::string line = Format(LogLevel::kWarning, "log lines dropped",
-                                    {{"lines", dropped - std::exchange(reported_, dropped)}});
-    Sink::log({message.logger_name, spdlog::level::warn, line});
+    const std::string line =
+        Format(LogLevel::kWarning, "log lines dropped", {{"lines", dropped - reported_}});
+    if (Write({message.logger_name, spdlog::level::warn, line})) reported_ = dropped;
   }
 
  private:
+  // False if it could not be written: a disk may be full.
+  bool Write(const spdlog::details::log_msg& message) {
+    Sink::log(message);
+    const bool failed = std::ferror(stderr) != 0;
+    std::clearerr(stderr);
+    return !failed;
+  }
+
   int64_t reported_ = 0;
 };
 
@@ -116,7 +128,7 @@ void LogException(absl::string_view event, const std::exception_ptr& exception) 
 
 int64_t DroppedLogLines() {
   const auto pool = spdlog::thread_pool();
-  return pool == nullptr ? 0 : static_cast<int64_t>(pool->overrun_counter());
+  return unwritable + (pool == nullptr ? 0 : static_cast<int64_t>(pool->overrun_counter()));
 }
 
 void FlushLog() {

@@ -39,7 +39,7 @@ absl::Status InitLog(absl::string_view service, absl::string_view level, absl::s
 
 // Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields, whose
 // long texts are cut. After InitLog it never waits for the reader of the log: if more than kMaxLogLines are
-// unwritten the oldest are dropped, and the log says how many once it goes on.
+// unwritten the oldest are dropped, as is what cannot be written, and the log says how many once it goes on.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
 // The number of lines dropped so far.

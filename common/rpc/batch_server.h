@@ -30,6 +30,12 @@ inline constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 // cannot parse.
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
+// How much a server has to do.
+struct ServerLoad {
+  int items = 0;      // that wait or are in progress, of all streams
+  float kv_used = 0;  // share of the KV cache's blocks
+};
+
 // The streams of one method, each from one coordinator. Sends the server's ServerInfo first, then passes each
 // item to `on_item` together with the outbox for its answer. Each message carries the current `load`, and
 // whether the server is going away.
@@ -49,8 +55,7 @@ class BatchServer {
   using RequestCallFn =
       std::function<void(grpc::ServerContext*, RawStream*, grpc::ServerCompletionQueue*, QueueTag*)>;
 
-  // Items that wait or are in progress, of all streams. Any thread.
-  using LoadFn = std::function<int()>;
+  using LoadFn = std::function<ServerLoad()>;  // any thread
 
   BatchServer(const v1::ServerInfo& info, ItemFn on_item, LoadFn load,
               size_t max_waiting_bytes = kMaxWaitingBytes)
@@ -131,7 +136,10 @@ class BatchServer<Request, Response>::Stream {
       : server_(server),
         outbox_(std::make_shared<Outbox<Response>>(
             [this](Response& message) {
-              message.set_load(static_cast<uint32_t>(server_->load_()));
+              const ServerLoad load = server_->load_();
+              message.set_load(static_cast<uint32_t>(load.items));
+              if constexpr (requires { message.set_kv_used(load.kv_used); })
+                message.set_kv_used(load.kv_used);
               message.set_going_away(server_->going_away_);
               Begin();
               stream_.Write(SerializeMessage(message), &written_);

@@ -91,7 +91,9 @@ class ItemService final : public Raw, public StreamService {
             [this, &worker, on_item = std::move(on_item)](const Item& item, const Results& results) {
               if (!HandleControlItem(item, worker, *gate_)) on_item(item, results, *gate_);
             },
-            [&worker] { return worker.items(); }) {}
+            [&worker] {
+              return ServerLoad{worker.items(), worker.kv_used()};
+            }) {}
 
   grpc::Service* service() override { return this; }
   void Serve(RpcServer& server) override {

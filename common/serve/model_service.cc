@@ -89,7 +89,8 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--max-batch-tokens", flags.worker.max_batch_rows, "most rows of a forward pass")
       ->check(CLI::Range(32, 1 << 16));
   app.add_flag("--prefix-cache,!--no-prefix-cache", flags.worker.sequences.prefix_cache,
-               "keep blocks for prompts that begin alike; on");
+               "keep blocks for prompts that begin alike; on")
+      ->default_str("true");
   app.add_option("--max-sequences", flags.worker.sequences.max_sequences, "most sequences that are kept")
       ->check(CLI::Range(1, 1 << 20));
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")

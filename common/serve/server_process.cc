@@ -20,6 +20,7 @@
 #include "common/obs/flags.h"
 #include "common/obs/log.h"
 #include "common/obs/metric_families.h"
+#include "common/obs/process_metrics.h"
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
 #include "common/rpc/queue_poller.h"
@@ -39,16 +40,19 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
 // Scrapers are few.
 constexpr int kMaxScrapers = 64;
 
-// outrider_log_lines_dropped_total: lines that nobody read in time.
-class LogLines final : public prometheus::Collectable {
+// What is one process's: ProcessMetrics, and outrider_log_lines_dropped_total, lines that nobody read in
+// time.
+class OfProcess final : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
     prometheus::ClientMetric lines;
     lines.counter.value = static_cast<double>(DroppedLogLines());
-    return {{absl::StrCat(kMetricPrefix, "log_lines_dropped_total"),
-             "Lines of the log that were dropped: nobody read it.",
-             prometheus::MetricType::Counter,
-             {lines}}};
+    std::vector<prometheus::MetricFamily> families = ProcessMetrics().Collect();
+    families.push_back({absl::StrCat(kMetricPrefix, "log_lines_dropped_total"),
+                        "Lines of the log that were dropped: nobody read it, or it could not be written.",
+                        prometheus::MetricType::Counter,
+                        {lines}});
+    return families;
   }
 };
 
@@ -154,7 +158,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   if (absl::Status status = InitLog(service, flags.log_level, flags.log_format); !status.ok()) {
     std::cerr << status.message() << "\n";
-    return 1;
+    return kUsageError;
   }
   // Nobody need read the log: a write to a closed pipe must fail, not end the process.
   signal(SIGPIPE, SIG_IGN);
@@ -233,7 +237,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();
   }
-  process->series_.push_back(std::make_shared<ModelNameLabel>(std::make_shared<LogLines>()));
+  process->series_.push_back(std::make_shared<ModelNameLabel>(std::make_shared<OfProcess>()));
   for (const std::unique_ptr<RpcServer>& rpc : process->rpcs_) {
     const std::string address = rpc->address();
     if (absl::StartsWith(address, "unix:")) continue;

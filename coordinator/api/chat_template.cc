@@ -12,6 +12,7 @@
 #include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
+#include "common/text/strings.h"
 #include "coordinator/api/jinja_program.h"
 #include "jinja/lexer.h"
 #include "jinja/parser.h"
@@ -218,10 +219,10 @@ absl::Status ChatTemplate::CheckVariables(const std::string& variables) {
 
 absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std::time_t now) const {
   Json variables = special_tokens_;
-  Json further = chat.variables.empty() ? Json::object() : Json::parse(chat.variables);
+  Json further = chat.variables.empty() ? Json::object() : *ParseJson<Json>(chat.variables);
   variables.update(further);
   variables["messages"] = Json::array();
-  variables["tools"] = chat.tools.empty() ? Json() : Json::parse(chat.tools);
+  variables["tools"] = chat.tools.empty() ? Json() : *ParseJson<Json>(chat.tools);
   variables["documents"] = nullptr;
   variables["add_generation_prompt"] = !chat.continue_final_message;
   for (const ChatMessage& message : chat.messages) {

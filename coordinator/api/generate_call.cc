@@ -6,7 +6,6 @@
 #include <chrono>
 #include <exception>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
@@ -186,15 +185,7 @@ asio::awaitable<absl::StatusOr<Request>> GenerateCall::Parse() {
     return ParseRequest(proto_, parts_.defaults, *parts_.decode.tokenizer, target);
   };
   if (proto_.ByteSizeLong() <= kMaxParsedHere) co_return parse();
-  auto turn = parts_.parsing->Enter(client_, 1, [](absl::Status) {});
-  if (!turn.ok()) co_return turn.status();
-  parsing_ = *std::move(turn);
-  const absl::Cleanup parsed = [this] { parsing_ = nullptr; };
-  if (absl::Status status = co_await parsing_->WaitForTurn(deadline_); !status.ok()) co_return status;
-  // Others' rounds go on meanwhile.
-  co_return co_await asio::co_spawn(
-      parts_.parsers, [&parse]() -> asio::awaitable<absl::StatusOr<Request>> { co_return parse(); },
-      asio::use_awaitable);
+  co_return co_await parts_.parsers->Run(client_, deadline_, parsing_, parse);
 }
 
 asio::awaitable<absl::Status> GenerateCall::Compile(Request& request) {

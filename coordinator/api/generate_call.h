@@ -20,6 +20,7 @@
 #include "common/net/asio.h"
 #include "common/rpc/parse_message.h"
 #include "coordinator/admission/admission.h"
+#include "coordinator/admission/parser_threads.h"
 #include "coordinator/api/parse_request.h"
 #include "coordinator/decode/beam_loop.h"
 #include "coordinator/decode/round_loop.h"
@@ -184,9 +185,8 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
 // What the public service and its calls share. Outlives the service. The executor has one thread.
 struct ServiceParts {
   DecodeParts decode;
-  asio::any_io_executor parsers;  // threads for requests that take long to parse
-  Admission* parsing;             // whose turn it is on those threads
-  bool mixed_numerics;            // targets may compute different bits
+  ParserThreads* parsers;
+  bool mixed_numerics;  // targets may compute different bits
   RequestDefaults defaults;
   Admission* admission;
   bool checks_tokens;                    // each gRPC call carries a known bearer token

@@ -55,12 +55,8 @@ grpc::ServerUnaryReactor* InferenceService::AnswerWith(grpc::CallbackServerConte
       const uint32_t vocab_size = target != nullptr ? target->vocab_size() : kMaxVocabulary;
       const auto make = [&] { return answer(*proto, vocab_size); };
       if (proto->ByteSizeLong() <= kMaxParsedHere) co_return finish(make());
-      auto turn = parts_.parsing->Enter(client, 1, [](absl::Status) {});
-      absl::Status status = turn.status();
-      if (status.ok()) status = co_await (*turn)->WaitForTurn(Clock::time_point::max());
-      if (!status.ok()) co_return finish(decltype(make())(status));
-      const auto there = [&]() -> asio::awaitable<decltype(make())> { co_return make(); };
-      co_return finish(co_await asio::co_spawn(parts_.parsers, there, asio::use_awaitable));
+      std::unique_ptr<Admission::Ticket> ticket;
+      co_return finish(co_await parts_.parsers->Run(client, Clock::time_point::max(), ticket, make));
     } catch (...) {
       failure = Failure(std::current_exception());
     }

@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
+#include "common/rpc/address.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/fresh_bits.h"
 #include "common/spec/check.h"
@@ -43,12 +47,6 @@ bool IsTraceparent(absl::string_view value) {
 
 // gRPC knows the address of every connection, but of no channel within the process.
 bool IsInProcess(const std::string& peer) { return peer == "unknown"; }
-
-// "ipv4:127.0.0.1:4711" without its port; ports of one host belong to one client.
-std::string HostOf(const std::string& peer) {
-  if (!absl::StartsWith(peer, "ipv")) return peer;
-  return peer.substr(0, peer.rfind(':'));
-}
 
 std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
   std::array<unsigned char, EVP_MAX_MD_SIZE> hash{};
@@ -84,7 +82,22 @@ std::string ClientWithToken(absl::string_view authorization) {
   return absl::StrCat("token:", absl::BytesToHexString(KeyedHash(BearerToken(authorization), "client")));
 }
 std::string ClientWithCertificate(const std::string& name) { return absl::StrCat("certificate:", name); }
-std::string ClientAtHost(const std::string& host) { return absl::StrCat("host:", host); }
+std::string ClientAtHost(absl::string_view host) {
+  // An address of IPv4 at a listener of IPv6.
+  constexpr absl::string_view kMapped = "::ffff:";
+  if (absl::StartsWith(host, kMapped) && absl::StrContains(host, '.')) host.remove_prefix(kMapped.size());
+  return absl::StrCat("host:", host);
+}
+std::string ClientAtPeer(absl::string_view peer) {
+  absl::string_view address = peer;
+  if (!absl::ConsumePrefix(&address, "ipv4:") && !absl::ConsumePrefix(&address, "ipv6:")) {
+    return ClientAtHost(peer);
+  }
+  // A URI, in which brackets and the sign before a zone are escaped.
+  const std::optional<HostPort> parts =
+      ParseHostPort(absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}}));
+  return ClientAtHost(parts ? parts->host : peer);
+}
 
 std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_tokens) {
   const auto& metadata = context.client_metadata();
@@ -98,7 +111,7 @@ std::string ReadClient(const grpc::CallbackServerContext& context, bool checks_t
     const std::vector<grpc::string_ref> names = auth->GetPeerIdentity();
     if (!names.empty()) return ClientWithCertificate(std::string(names[0].data(), names[0].size()));
   }
-  return ClientAtHost(HostOf(peer));
+  return ClientAtPeer(peer);
 }
 
 }  // namespace outrider

@@ -24,7 +24,9 @@ inline constexpr char kClientKey[] = "x-outrider-client";
 // Its values for a client known by its bearer token, by its certificate's name, or by its address only.
 std::string ClientWithToken(absl::string_view authorization);
 std::string ClientWithCertificate(const std::string& name);
-std::string ClientAtHost(const std::string& host);
+std::string ClientAtHost(absl::string_view host);
+// The same for the address that gRPC gives, "ipv4:127.0.0.1:4711": all ports of a host are one client.
+std::string ClientAtPeer(absl::string_view peer);
 
 // Identifies the client: by a hash of the bearer token, where `checks_tokens`; else by the name in its
 // certificate; else by its host. Not for display.

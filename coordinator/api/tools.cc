@@ -100,7 +100,7 @@ void AdaptTools(const ChatTemplate& chat_template, Conversation* chat) {
   }
   for (ChatMessage& message : chat->messages) {
     if (message.fields.find(kCalls) == std::string::npos) continue;
-    Json fields = Json::parse(message.fields, nullptr, /*allow_exceptions=*/false);
+    Json fields = ParseJson<Json>(message.fields).value_or(Json());
     if (!fields.is_object() || !fields.contains(kCalls) || !fields[kCalls].is_array()) continue;
     ReadArguments(&fields[kCalls]);
     if (!chat_template.Mentions(kCalls)) {
@@ -111,7 +111,7 @@ void AdaptTools(const ChatTemplate& chat_template, Conversation* chat) {
     message.fields = DumpJson(fields);
   }
   if (chat->tools.empty() || chat_template.Mentions("tools")) return;
-  const std::string description = Description(Json::parse(std::exchange(chat->tools, "")));
+  const std::string description = Description(*ParseJson<Json>(std::exchange(chat->tools, "")));
   if (!chat->messages.empty() && chat->messages[0].role == "system") {
     SetText(absl::StrCat(chat->messages[0].Text(), "\n\n", description), &chat->messages[0]);
   } else {

@@ -29,8 +29,12 @@ class Metrics {
   void OnRound(const RoundReport& round);
   void OnEmitted(const v1::GenerateResponse& chunk);
   void SetRequests(size_t running, size_t waiting) {
-    running_.Set(static_cast<double>(running));
-    waiting_.Set(static_cast<double>(waiting));
+    for (Gauge* gauge : {&running_, &vllm_running_}) gauge->Set(static_cast<double>(running));
+    for (Gauge* gauge : {&waiting_, &vllm_waiting_}) gauge->Set(static_cast<double>(waiting));
+  }
+  // The share of KV blocks that sequences use, 0 to 1: the mean of the targets that can be used.
+  void SetKvUsed(double share) {
+    for (Gauge* gauge : {&kv_used_, &vllm_kv_used_}) gauge->Set(share);
   }
   // The prompt is computed: the first token came `seconds` after the request. Once a request.
   void OnFirstToken(double seconds, size_t prompt_tokens) {
@@ -132,6 +136,9 @@ class Metrics {
   // Each registers one metric.
   Counter& Count(const char* name, const char* help) { return *AddCounter(registry_, name, help); }
   Gauge& Show(const char* name, const char* help) { return *AddGauge(registry_, name, help); }
+  Gauge& ShowAsVllm(const std::string& name, const char* help) {
+    return prometheus::BuildGauge().Name("vllm:" + name).Help(help).Register(registry_).Add({});
+  }
   Histogram& Measure(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
     return *AddHistogram(registry_, name, help, buckets);
   }
@@ -199,6 +206,11 @@ class Metrics {
   Counter& generation_tokens_ = Count("generation_tokens_total", "Tokens in answers.");
   Gauge& running_ = Show("requests_running", "Requests in progress.");
   Gauge& waiting_ = Show("requests_waiting", "Requests that wait for their turn to begin.");
+  Gauge& kv_used_ = Show("target_kv_used_ratio", "Share of KV blocks in use, the mean of the targets.");
+  // The same by the names that the Gateway API's inference extension reads of vLLM.
+  Gauge& vllm_running_ = ShowAsVllm("num_requests_running", "As outrider_requests_running.");
+  Gauge& vllm_waiting_ = ShowAsVllm("num_requests_waiting", "As outrider_requests_waiting.");
+  Gauge& vllm_kv_used_ = ShowAsVllm("kv_cache_usage_perc", "As outrider_target_kv_used_ratio.");
   Counters& requests_ = CounterFamily(registry_, "requests_total", "Requests that ended, by status code.");
   Counters& http_refused_ =
       CounterFamily(registry_, "http_refused_total",

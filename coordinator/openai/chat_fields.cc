@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The texts of a list of parts; nullopt if it is none, or a part is no text.
+// The texts of a list of parts; nullopt if it is none, or a part is not just a text.
 std::optional<std::vector<std::string>> TextParts(const Json& content) {
   if (!content.is_array()) return std::nullopt;
   std::vector<std::string> texts;
@@ -23,6 +23,9 @@ std::optional<std::vector<std::string>> TextParts(const Json& content) {
     const auto type = part.find("type"), text = part.find("text");
     const bool is_text = type != part.end() && *type == "text" && text != part.end() && text->is_string();
     if (!is_text) return std::nullopt;
+    for (const auto& [name, value] : part.items()) {
+      if (name != "type" && name != "text" && !IsNothing(value)) return std::nullopt;
+    }
     texts.push_back(text->get<std::string>());
   }
   return texts;
@@ -86,7 +89,9 @@ void ParseMessages(JsonFields& fields, v1::ChatPrompt* chat) {
     const bool whole = message.is_object() && message.contains("role") && message["role"].is_string();
     if (whole) turn->set_role(message["role"].get<std::string>());
     if (!whole || !SetContent(message, turn)) {
-      return fields.Refuse("messages", "messages with a role, and text as content", Shown(message));
+      return fields.Refuse("messages",
+                           "messages with a role and a text, or parts that have a type and a text",
+                           Shown(message));
     }
     for (const char* name : {"function_call", "audio"}) {
       const auto found = message.find(name);

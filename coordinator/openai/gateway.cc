@@ -12,7 +12,8 @@
 #include "common/rpc/address.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
-#include "coordinator/admission/admission.h"
+#include "common/text/json.h"
+#include "coordinator/admission/parser_threads.h"
 #include "coordinator/api/request_context.h"
 #include "coordinator/openai/completion.h"
 #include "coordinator/openai/openai_request.h"
@@ -185,7 +186,7 @@ class Gateway::Server {
       }
     }
     const Json list = {{"object", "list"}, {"data", std::move(data)}};
-    co_return JsonResponse(200, list.dump());
+    co_return JsonResponse(200, DumpJson(list));
   }
 
   asio::awaitable<HttpResponse> ShowModel(std::string name) const {
@@ -196,7 +197,7 @@ class Gateway::Server {
       status = MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE", "the target is not reachable");
     }
     if (!status.ok()) co_return ErrorResponse(status);
-    co_return JsonResponse(200, ModelJson(name, description->target()).dump());
+    co_return JsonResponse(200, DumpJson(ModelJson(name, description->target())));
   }
 
   // While nobody knows the model's name, a request waits for a target, or is refused.
@@ -222,13 +223,10 @@ class Gateway::Server {
     const std::string& body = request.body;
     if (body.size() <= kLongBody) co_return parse(body);
     const asio::any_io_executor executor = co_await asio::this_coro::executor;
-    if (!parsing_) parsing_.emplace(executor, AdmissionLimits{.max_samples = 1});
-    const auto turn = parsing_->Enter(ClientOf(request), 1, [](absl::Status) {});
-    if (!turn.ok()) co_return turn.status();
-    const absl::Status status = co_await (*turn)->WaitForTurn(Clock::time_point::max());
-    if (!status.ok()) co_return status;
-    const auto there = [&]() -> asio::awaitable<decltype(parse(body))> { co_return parse(body); };
-    co_return co_await asio::co_spawn(parser_, there, asio::use_awaitable);
+    if (!parsers_) parsers_.emplace(executor, 1);
+    const auto parse_body = [&] { return parse(body); };
+    std::unique_ptr<Admission::Ticket> ticket;
+    co_return co_await parsers_->Run(ClientOf(request), Clock::time_point::max(), ticket, parse_body);
   }
 
   // The target's description, if it serves the model of that name.
@@ -376,8 +374,7 @@ class Gateway::Server {
   const absl::Time started_;
   const std::unique_ptr<v1::Inference::Stub> service_;
   RefusalLog refusals_;
-  asio::thread_pool parser_{1};
-  std::optional<Admission> parsing_;  // whose turn it is there
+  std::optional<ParserThreads> parsers_;
   size_t held_ = 0;                   // by answers that wait to be whole
   std::unique_ptr<HttpServer> http_;  // ends first, with all that uses the rest
 };

@@ -94,7 +94,7 @@ class JsonFields {
     constexpr size_t kMaxOrderedValues = 8192;
     if (ordered_) return &*ordered_;
     const size_t values = MeasureJson(text_).values;
-    if (values <= kMaxOrderedValues) return &ordered_.emplace(OrderedJson::parse(text_));
+    if (values <= kMaxOrderedValues) return &ordered_.emplace(*ParseJson<OrderedJson>(text_));
     Refuse(name, absl::StrCat("a body of at most ", kMaxOrderedValues, " texts, lists and objects"),
            absl::StrCat(values, " of them"));
     return nullptr;
@@ -136,8 +136,10 @@ inline absl::StatusOr<nlohmann::json> ParseBody(const std::string& body) {
   if (size.depth > kMaxJsonDepth) {
     return InvalidFor("INVALID_JSON", "the body nests more than ", kMaxJsonDepth, " deep");
   }
-  nlohmann::json json = nlohmann::json::parse(body, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return InvalidFor("INVALID_JSON", "the body is not a JSON object");
+  absl::StatusOr<nlohmann::json> json = ParseJson(body);
+  if (!json.ok() || !json->is_object()) {
+    return InvalidFor("INVALID_JSON", "the body is not a JSON object");
+  }
   return json;
 }
 

@@ -69,7 +69,7 @@ absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
     if (found == body.end() || found->is_null() || field.endpoint.value_or(endpoint) != endpoint) continue;
     if (field.harmless.is_null() ? IsNothing(*found) : *found == field.harmless) continue;
     const std::string allowed =
-        field.harmless.is_null() ? "" : absl::StrCat("; allowed: ", field.harmless.dump());
+        field.harmless.is_null() ? "" : absl::StrCat("; allowed: ", DumpJson(field.harmless));
     return MakeError(absl::StatusCode::kInvalidArgument, "UNSUPPORTED_PARAMETER",
                      absl::StrCat(field.name, ": not supported", allowed), {{"field", field.name}});
   }

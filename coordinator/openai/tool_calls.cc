@@ -7,6 +7,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -15,8 +16,8 @@ constexpr size_t kMaxSpaceBeforeCall = 256;
 
 // What a JSON string spells; empty if it is malformed.
 std::string Spelled(const std::string& text) {
-  const auto json = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  return json.is_string() ? json.get<std::string>() : "";
+  const absl::StatusOr<nlohmann::json> json = ParseJson(text);
+  return json.ok() && json->is_string() ? json->get<std::string>() : "";
 }
 
 // The length of the longest end of `text` that may be the begin of white space and then `mark`.

@@ -32,7 +32,7 @@ std::optional<ToolUse::Function> FunctionOf(const Json& tool) {
                            .parameters = MemberOf(function, "parameters"),
                            .strict = MemberOf(function, "strict") == Json(true)};
   if (result.name.empty() || result.name.size() > kMaxNameBytes) return std::nullopt;
-  if (result.parameters.is_null()) result.parameters = Json::parse(kNoArguments);
+  if (result.parameters.is_null()) result.parameters = *ParseJson<Json>(kNoArguments);
   if (!result.parameters.is_object()) return std::nullopt;
   return result;
 }
@@ -95,7 +95,7 @@ Json TagsOf(const ToolUse& tools, v1::ToolFormat format) {
     tags.push_back(
         {{"type", "tag"},
          {"begin", begin},
-         {"content", SchemaTag(all || function.strict ? function.parameters : Json::parse(kAnyObject))},
+         {"content", SchemaTag(all || function.strict ? function.parameters : *ParseJson<Json>(kAnyObject))},
          {"end", absl::StrCat("}", form.after)}});
   }
   return tags;

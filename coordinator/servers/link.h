@@ -35,6 +35,7 @@ struct LinkOptions {
   Clock::duration item_timeout = std::chrono::seconds(300);
   // Called for an answer that nobody waits for: it is late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
+  std::function<void()> on_kv_used = [] {};  // Link::kv_used has changed
 };
 
 // Held by shared_ptr. Everything runs on the executor, which has one thread.
@@ -94,6 +95,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool present() const { return present_; }
   // Whether the connected server said that it is about to end.
   bool going_away() const { return going_away_; }
+  // The share of a target's KV cache that sequences use, as it said last.
+  float kv_used() const { return kv_used_; }
   const ServerPace& pace() const { return pace_; }
   // Whether it has answered an item since it was last taken for hanging.
   bool answers() const { return answers_; }
@@ -163,6 +166,10 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     if (response.has_info()) OnInfo(response.info());
     const auto waits = [](const auto& entry) { return entry.second->answer() == nullptr; };
     pace_.ObserveLoad(response.load(), std::count_if(calls_.begin(), calls_.end(), waits));
+    if constexpr (requires { response.kv_used(); }) {
+      const float used = response.kv_used() >= 0 && response.kv_used() <= 1 ? response.kv_used() : 0;
+      if (std::exchange(kv_used_, used) != used) options_.on_kv_used();
+    }
     if (response.results_size() > 0) {
       last_answer_ = Clock::now();
       if (!std::exchange(answers_, true)) on_change_();
@@ -334,6 +341,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool present_ = false;
   bool watching_ = false;  // silence_ runs
   bool going_away_ = false;
+  float kv_used_ = 0;
   bool answers_ = true;
   bool replaceable_ = false;
   bool holding_ = false;  // the channel, until what is ready to run has run

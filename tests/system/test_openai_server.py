@@ -1,5 +1,7 @@
 """Edge cases of the OpenAI API's HTTP server: models, health, refusals, clients that leave or do not read."""
 
+import contextlib
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -10,7 +12,7 @@ import pytest
 
 from harness import (PATIENCE, TARGET_MODEL, Cluster, cluster, eventually, inference_pb2, refusal, running,
                      start_coordinator)
-from http_clients import MODEL, TALK, connect, post, send
+from http_clients import MODEL, connect, post, send, status_of
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +113,32 @@ def test_what_is_no_request_is_answered_with_an_error_object(path: str, body: by
     assert error.value.code == status
     told = json.loads(error.value.read())["error"]
     assert told["code"] == code and told["message"] and told["type"] == "invalid_request_error"
+
+
+def test_a_page_of_another_host_does_not_reach_a_listener_on_loopback(pair: Cluster) -> None:
+    models = f"http://{pair.coordinator.http_address}/v1/models"
+    assert status_of(models, headers={"Host": "localhost"}) == 200
+    for foreign in ({"Host": "evil.example"}, {"Host": "evil.example:8070"}, {"Origin": "https://evil.example"}):
+        assert status_of(models, headers=foreign) == 403, foreign
+
+
+def test_pages_of_origins_that_are_named_may_ask() -> None:
+    def preflight(origin: str) -> http.client.HTTPResponse:
+        with contextlib.closing(http.client.HTTPConnection(coordinator.http_address, timeout=PATIENCE)) as connection:
+            connection.request("OPTIONS", "/v1/chat/completions", headers={
+                "Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,content-type"})
+            return connection.getresponse()
+
+    origins = ["https://page.example", "https://another.example:8443"]
+    flags = [part for origin in origins for part in ("--allowed-origins", origin)]
+    with running(start_coordinator("127.0.0.1:1", "", *flags)) as [coordinator]:
+        for origin in origins:
+            asked = preflight(origin)
+            assert (asked.status, asked.headers["Access-Control-Allow-Origin"]) == (204, origin)
+            assert "POST" in asked.headers["Access-Control-Allow-Methods"]
+            assert asked.headers["Access-Control-Allow-Headers"] == "authorization,content-type"
+        for origin in ("https://evil.example", "https://another.example", "http://localhost:3000"):
+            assert "Access-Control-Allow-Origin" not in preflight(origin).headers
 
 
 def test_a_refused_request_leaves_nothing_behind(pair: Cluster, client: openai.OpenAI) -> None:

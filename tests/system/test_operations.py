@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -44,15 +46,50 @@ def test_metrics_are_valid_and_move(server: Server, pair: Cluster, prompts: list
     pair.generate(prompts[0], k=2, max_tokens=10)
     after = server.metrics()
     assert after.value(name) > before.value(name)
-    assert all(sample.startswith("outrider_") for sample, _ in after)
+    assert all(sample.startswith(("outrider_", "process_", "vllm:")) for sample, _ in after)
     for (sample, labels), value in after.items():
         if after.types.get(sample) == "counter":
             assert value >= before.get((sample, labels), 0), sample
 
 
+def test_gateways_read_what_they_read_of_vllm(prompts: list[str]) -> None:
+    with cluster(target=["--kv-blocks", "64", "--block-size", "16"], coordinator=["--max-requests", "1"]) as c:
+        def values(*names: str) -> list[float]:
+            metrics = c.coordinator.metrics()
+            return [metrics.value(name) for name in names]
+
+        calls = [c.stub.Generate(request(prompts[0], max_tokens=400, ignore_eos=True)) for _ in range(3)]
+        eventually(lambda: values("vllm:num_requests_running", "vllm:num_requests_waiting") == [1, 2], "one runs and two wait")
+        eventually(lambda: 0 < values("vllm:kv_cache_usage_perc")[0] <= 1, "blocks are in use")
+        used, same = values("outrider_target_kv_used_ratio", "vllm:kv_cache_usage_perc")
+        assert used == same
+        for call in calls:
+            call.cancel()
+        eventually(lambda: values("vllm:num_requests_running", "vllm:num_requests_waiting") == [0, 0], "all are gone")
+        c.generate(prompts[1], max_tokens=1)
+        c.wait_idle()
+        with_blocks = c.target.metrics()
+        states = [with_blocks.value(f"outrider_target_kv_blocks_{state}") for state in ("used", "cached", "free")]
+        assert sum(states) == 64 and values("vllm:kv_cache_usage_perc")[0] <= 1
+
+
+def test_a_process_is_measured_under_the_names_that_dashboards_know(server: Server) -> None:
+    metrics, folder = server.metrics(), Path(f"/proc/{server.popen.pid}")
+    assert metrics.value("process_resident_memory_bytes") == pytest.approx(server.resident_mebibytes() * 2**20, rel=0.2)
+    assert metrics.value("process_virtual_memory_bytes") > metrics.value("process_resident_memory_bytes")
+    assert metrics.value("process_threads") == len(list((folder / "task").iterdir()))
+    assert metrics.value("process_open_fds") == pytest.approx(len(list((folder / "fd").iterdir())), abs=5)
+    assert metrics.value("process_max_fds") == int(re.search(r"Max open files +(\d+)", (folder / "limits").read_text())[1])
+    assert server.popen.poll() is None and 0 < time.time() - metrics.value("process_start_time_seconds") < 3600
+    before = metrics.value("process_cpu_seconds_total")
+    eventually(lambda: server.value("process_cpu_seconds_total") > before > 0, "asking takes time")
+
+
 def test_every_line_of_the_log_is_an_object(server: Server) -> None:
     for line in server.lines:
-        assert {"time", "level", "service", "event"} <= json.loads(line).keys()
+        event = json.loads(line)
+        assert {"level", "service", "event"} <= event.keys()
+        assert datetime.fromisoformat(event["time"]).utcoffset() == timedelta(0)
 
 
 def test_describe_says_what_is_served(pair: Cluster) -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints that are quantised already, of the draft and of the target, each on its own."""
+"""Checkpoints in other forms: quantised already, of the draft and of the target, each on its own; saved without the head's class."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness import BIN, DRAFT_MODEL, TARGET_MODEL, refusal, running, start_draft
-from models import copy_of, edit, quantised
+from models import WEIGHTS, copy_of, edit, edit_tensors, quantised
 
 COMMAND = ["generate", "The sea was calm that morning, and", "--temperature", "0", "--max-tokens", "60", "--threads", "1", "--json"]
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
@@ -31,6 +31,17 @@ def test_a_quantised_target_is_drafted_for(tmp_path: Path) -> None:
     plain, drafted = generate(*pair, "--drafter", "none"), generate(*pair)
     assert drafted["tokens"] == plain["tokens"]
     assert drafted["speculation"]["accepted"] > 0
+
+
+def test_weights_whose_names_lack_the_prefix_are_the_models(tmp_path: Path) -> None:
+    def strip(header: dict[str, Any], _: bytearray) -> None:
+        for name in list(header):
+            header[name.removeprefix("model.")] = header.pop(name)
+
+    model = copy_of(TARGET_MODEL, tmp_path)
+    edit_tensors(model / WEIGHTS, strip)
+    plain, stripped = (generate("--target-model", str(each), "--drafter", "none") for each in (TARGET_MODEL, model))
+    assert stripped["tokens"] == plain["tokens"]
 
 
 def test_a_service_says_once_what_it_unpacks(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import contextlib
 import os
 import re
 import subprocess
+import urllib.request
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -12,8 +14,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from harness import (BIN, DRAFT_MODEL, DRAIN, PATIENCE, TARGET_MODEL, Cluster, Server, cluster, eventually, refusal, reserve_address,
-                     running, start_coordinator, start_draft, start_target)
+from harness import (BIN, DRAFT_MODEL, DRAIN, PATIENCE, TARGET_MODEL, Cluster, Metrics, Process, Server, cluster, eventually, refusal,
+                     reserve_address, running, start_coordinator, start_draft, start_target)
 from models import WEIGHTS, copy_of, edit, edit_tensors
 
 MODELS = {"outrider-target": TARGET_MODEL, "outrider-draft": DRAFT_MODEL}
@@ -72,12 +74,35 @@ def test_a_coordinator_with_a_bad_flag_says_which(flags: list[str], culprit: str
     assert culprit in refusal("outrider-coordinator", *addresses(flags), *tokenizer, *flags)
 
 
+COMPLETE = {program: ["--model", str(model)] for program, model in MODELS.items()} | {
+    "outrider-coordinator": ["--tokenizer", str(TARGET_MODEL)],
+    "outrider-pair": ["--target-model", str(TARGET_MODEL), "--draft-model", str(DRAFT_MODEL)]}
+
+
+@pytest.mark.parametrize("program, flags, culprit", [
+    *((program, [*needed, *flags], flags[-1]) for program, needed in COMPLETE.items() for flags in (
+        ["--no-such-flag"], ["--drain", "soon"], ["--log-level", "shout"], ["--log-format", "shout"])),
+    *((program, [], needed[0]) for program, needed in COMPLETE.items()),
+    ("outrider", ["up", "--no-such-flag"], "--no-such-flag"),
+    ("outrider", ["generate", "--max-tokens", "many", "Once"], "--max-tokens"),
+    ("outrider", ["sing"], "sing"),
+])
+def test_a_command_line_that_is_wrong_has_an_exit_code_of_its_own(program: str, flags: list[str], culprit: str) -> None:
+    process = Process(program, *flags)
+    assert process.wait_end() == 2, process.lines
+    line, = process.lines
+    assert culprit in line
+
+
 @pytest.mark.parametrize("program", ["outrider", "outrider-pair", *PROGRAMS])
-def test_every_program_says_its_version(program: str) -> None:
+def test_every_program_says_its_version_and_by_what_it_runs_models(program: str) -> None:
     done = subprocess.run([BIN / program, "--version"], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0 and not done.stderr
-    assert re.match(rf"{program} \d+\.\d+\.\d+ \([0-9a-f]{{12}}\+?\)", done.stdout)
-    assert ("kernels" in done.stdout) == (program not in ("outrider", "outrider-coordinator"))
+    engines = r"native on the CPU \(\w+ kernels\)"
+    for plugin, name in (("cuda", "native on GPUs"), ("torch", "torch")):
+        engines += f", {name}" if (BIN / f"liboutrider_{plugin}.so").exists() else ""
+    runs = "" if program in ("outrider", "outrider-coordinator") else f", models run by: {engines}"
+    assert re.fullmatch(rf"{program} \d+\.\d+\.\d+ \([0-9a-f]{{12}}\+?\){runs}\n", done.stdout), done.stdout
 
 
 def test_a_normal_start_warns_of_nothing_and_serves_once_it_has_met_its_target(prompts: list[str]) -> None:
@@ -92,7 +117,7 @@ def test_a_normal_start_warns_of_nothing_and_serves_once_it_has_met_its_target(p
             serving = coordinator.wait_for_event("serving")
             # Who waits for longer than servers take to start is told of it.
             complaints = [line for line in coordinator.lines if '"level":"warning"' in line or '"level":"error"' in line]
-            assert serving["time"] - listening["time"] > 1.5 or not complaints
+            assert datetime.fromisoformat(serving["time"]) - datetime.fromisoformat(listening["time"]) > timedelta(seconds=1.5) or not complaints
             assert "outrider_draft_up" not in {name for name, _ in coordinator.metrics()}, "nor one without an address"
 
 
@@ -266,11 +291,11 @@ def test_a_target_that_comes_back_with_other_weights_is_refused_until_the_old_on
 
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("log", ["full disk", "pipe that nobody reads any more"])
-def test_a_log_that_cannot_be_written_ends_nobody(log: str, program: str) -> None:
-    address = reserve_address()
+def test_a_log_that_cannot_be_written_ends_nobody_and_its_lines_are_counted(log: str, program: str) -> None:
+    address, metrics = reserve_address(), reserve_address()
     model = ["--model", str(DRAFT_MODEL)] if program != "outrider-coordinator" else ["--tokenizer", str(TARGET_MODEL)]
     read_end, write_end = os.pipe() if log != "full disk" else (None, os.open("/dev/full", os.O_WRONLY))
-    process = subprocess.Popen([BIN / program, *model, "--listen", address, "--metrics-listen", "", "--log-level", "debug"],
+    process = subprocess.Popen([BIN / program, *model, "--listen", address, "--metrics-listen", metrics, "--log-level", "debug"],
                                stderr=write_end)
     os.close(write_end)
     if read_end is not None:
@@ -280,6 +305,8 @@ def test_a_log_that_cannot_be_written_ends_nobody(log: str, program: str) -> Non
             live = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service="live"), timeout=PATIENCE,
                                                              wait_for_ready=True)
         assert live.status == health_pb2.HealthCheckResponse.SERVING
+        with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE) as answer:
+            assert Metrics(answer.read().decode()).value("outrider_log_lines_dropped_total") > 0
         process.terminate()  # which it logs
         assert process.wait(DRAIN) == 0
     finally:

@@ -66,6 +66,33 @@ TEST(ParseArguments, AFlagIsNoValueOfAnother) {
   EXPECT_EQ(Parse({"--trace", "--", "--p"}).prompt, std::string("--p"));
 }
 
+TEST(WithEnvironment, HasWhatTheCommandLineLacks) {
+  CLI::App app;
+  std::string level = "info", model;
+  bool insecure = false;
+  app.add_option("--log-level", level);
+  CLI::App* up = app.add_subcommand("up");
+  up->add_option("-m,--model", model);
+  up->add_flag("--insecure", insecure);
+  CLI::App* chat = app.add_subcommand("chat");
+  chat->add_option("--model", model);
+  setenv("OUTRIDER_LOG_LEVEL", "debug", 1);
+  setenv("OUTRIDER_MODEL", "from the environment", 1);
+  setenv("OUTRIDER_INSECURE", "true", 1);
+  EXPECT_THAT(WithEnvironment(app, {}), ElementsAre("--log-level=debug"));
+  EXPECT_THAT(WithEnvironment(app, {"chat", "x"}),
+              ElementsAre("--log-level=debug", "chat", "--model=from the environment", "x"));
+  EXPECT_THAT(WithEnvironment(app, {"up", "--model=y"}),
+              ElementsAre("--log-level=debug", "up", "--insecure=true", "--model=y"));
+  ParseArguments(app, WithEnvironment(app, {"up", "--model", "y"}));
+  unsetenv("OUTRIDER_LOG_LEVEL");
+  unsetenv("OUTRIDER_MODEL");
+  unsetenv("OUTRIDER_INSECURE");
+  EXPECT_EQ(level, "debug");
+  EXPECT_EQ(model, "y");
+  EXPECT_TRUE(insecure);
+}
+
 TEST(GenerateFlags, LeaveUnsetWhatWasNotGiven) {
   v1::GenerateRequest bare;
   bare.mutable_sampling();

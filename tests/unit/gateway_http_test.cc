@@ -132,6 +132,13 @@ TEST_F(GatewayTest, HealthFollowsTheService) {
   EXPECT_EQ(Get("/health").status, 503);
 }
 
+TEST_F(GatewayTest, AServiceThatDoesNotAnswerIsNotHealthy) {
+  service_.hangs = true;
+  EXPECT_EQ(Get("/health").status, 503);
+  service_.hangs = false;
+  EXPECT_EQ(Get("/health").status, 200);
+}
+
 TEST_F(GatewayTest, ARefusalIsAStatusBeforeTheAnswerAndAnEventWithinIt) {
   for (bool stream : {false, true}) {
     const auto busy = Post({{"prompt", "busy"}, {"stream", stream}});

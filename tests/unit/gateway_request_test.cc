@@ -75,16 +75,28 @@ TEST(OpenAiRequest, TakesMessagesWithTextOrParts) {
   const OpenAiRequest request =
       ParseOpenAiRequest(Endpoint::kChat, R"({"max_tokens": 5, "max_completion_tokens": 6,
           "logprobs": true, "top_logprobs": 2, "messages": [{"role": "system", "content": "Be brief."},
-          {"role": "user", "name": "Ada", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]}]})")
+          {"role": "user", "name": "Ada", "content": [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]},
+          {"role": "assistant", "content": "Three.", "reasoning_content": "After two."}]})")
           .value();
   const v1::ChatPrompt& chat = request.prompts[0].chat();
-  ASSERT_EQ(chat.messages_size(), 2);
+  ASSERT_EQ(chat.messages_size(), 3);
   EXPECT_EQ(chat.messages(0).role(), "system");
   EXPECT_EQ(chat.messages(0).content(), "Be brief.");
   EXPECT_THAT(chat.messages(1).parts(), ElementsAre("one", "two"));
   EXPECT_EQ(chat.messages(1).fields(), R"({"name":"Ada"})") << "what the template may read reaches it";
+  EXPECT_EQ(chat.messages(2).fields(), R"({"reasoning_content":"After two."})");
   EXPECT_EQ(request.common.stop().max_tokens(), 6u);
   EXPECT_EQ(request.common.logprobs().top(), 2u);
+}
+
+TEST(OpenAiRequest, TakesNoFieldOfAPartThatNobodyReads) {
+  const auto talk = [](const std::string& part) {
+    return ParseOpenAiRequest(Endpoint::kChat,
+                              R"({"messages": [{"role": "user", "content": [)" + part + "]}]}");
+  };
+  EXPECT_TRUE(talk(R"({"type": "text", "text": "", "annotations": null})").ok());
+  EXPECT_EQ(ErrorOf(talk(R"({"type": "text", "text": "", "cache_control": {"type": "ephemeral"}})"))["param"],
+            "messages");
 }
 
 TEST(OpenAiRequest, TakesATurnOfTheAssistantWithoutText) {

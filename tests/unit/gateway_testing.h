@@ -29,8 +29,9 @@ class MadeUp final : public v1::Inference::Service {
   static constexpr size_t kChunkBytes = 64 << 10;
   static constexpr int kHoard = 960;  // of which a whole answer may have 1023
 
-  grpc::Status Describe(grpc::ServerContext*, const v1::DescribeRequest*,
+  grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
+    if (hangs) return Hang(*context);
     if (has_target) response->mutable_target()->set_model("made-up");
     return grpc::Status::OK;
   }
@@ -62,6 +63,7 @@ class MadeUp final : public v1::Inference::Service {
   }
 
   std::atomic<bool> has_target = true;
+  std::atomic<bool> hangs = false;
   std::atomic<int> calls = 0;
   std::atomic<int> cancelled = 0;
   std::atomic<int> written = 0;  // chunks of the first of those who asked for much

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
 #include "outrider/v1/inference.grpc.pb.h"
@@ -46,8 +47,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
                                              .targets = pool_.get(),
                                              .policy = &policy_,
                                              .metrics = &metrics_},
-                                  .parsers = context_.get_executor(),
-                                  .parsing = &parsing_,
+                                  .parsers = &parsers_,
                                   .mixed_numerics = false,
                                   .defaults = defaults,
                                   .admission = &admission_,
@@ -102,7 +102,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
   Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
-  Admission parsing_{context_.get_executor(), {.max_samples = 1}};
+  ParserThreads parsers_{context_.get_executor(), 1};
   Clock::duration read_patience_ = kLong;
   gpr_timespec patience_{};  // of the client; without seconds, none
   DraftChoice policy_;
@@ -135,18 +135,25 @@ TEST_F(GenerateCallTest, ADeadlineBeyondTheRangeOfAClockIsNone) {
 
 TEST_F(GenerateCallTest, ALongRequestWaitsUntilItIsItsClientsTurnToBeParsed) {
   Serve();
-  auto other = *parsing_.Enter("another client", 1, [](absl::Status) {});
-  bool waited = false;
-  const auto end_of_other = [&]() -> asio::awaitable<void> {
-    Event tick(context_.get_executor());
-    while (parsing_.waiting() == 0) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(1));
-    waited = true;
-    other = nullptr;
+  absl::Notification waits;
+  const std::function<absl::StatusOr<int>()> parse = [&waits] {
+    waits.WaitForNotification();
+    return 0;
   };
-  asio::co_spawn(context_.get_executor(), end_of_other(), asio::detached);
+  std::unique_ptr<Admission::Ticket> ticket;
+  auto other = asio::co_spawn(context_.get_executor(),
+                              parsers_.Run("another client", Clock::time_point::max(), ticket, parse),
+                              asio::use_future);
+  const auto await_the_second = [&]() -> asio::awaitable<void> {
+    Event tick(context_.get_executor());
+    while (parsers_.turns().waiting() == 0) co_await tick.Wait(Clock::now() + std::chrono::milliseconds(1));
+    waits.Notify();
+  };
+  asio::co_spawn(context_.get_executor(), await_the_second(), asio::detached);
   Generate(std::string(5000, 'a')).IgnoreError();
-  EXPECT_TRUE(waited);
-  EXPECT_EQ(parsing_.running(), 0u);
+  EXPECT_TRUE(waits.HasBeenNotified());
+  EXPECT_TRUE(other.get().ok());
+  EXPECT_EQ(parsers_.turns().running(), 0u);
 }
 
 TEST_F(GenerateCallTest, AllSamplesAreAnsweredThoughTheFirstEndsInItsFirstRound) {

@@ -1,4 +1,4 @@
-outrider_unit_test(grammar_test
+outrider_unit_test(grammar_test THREADS
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/grammar_cache_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/grammar_schema_test.cc

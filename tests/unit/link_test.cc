@@ -159,6 +159,44 @@ TEST_F(LinkTest, AServerThatIsGoingAwaySaysSoAlsoWhileNobodyAsks) {
   EXPECT_FALSE(link_->going_away()) << "that was another process";
 }
 
+// Answers nothing, and says that it is about to end, or not, whenever that changes.
+class Undecided final : public v1::Target::Service {
+ public:
+  grpc::Status Verify(grpc::ServerContext* context,
+                      grpc::ServerReaderWriter<v1::VerifyResponse, v1::VerifyRequest>* stream) override {
+    v1::VerifyResponse response;
+    response.mutable_info()->set_boot_id(1);
+    bool said = false;
+    stream->Write(response);
+    while (!context->IsCancelled()) {
+      if (said == leaves) continue;
+      said = !said;
+      response.Clear();
+      response.set_going_away(said);
+      stream->Write(response);
+    }
+    return grpc::Status::CANCELLED;
+  }
+
+  std::atomic<bool> leaves = false;
+};
+
+TEST_F(LinkTest, AServerThatStaysAfterAllSaysSoOnTheSameConnection) {
+  Undecided undecided;
+  rpc_ = RpcServer::Start(address_, {}, &undecided).value();
+  MakeLink();
+  link_->Connect();
+  AwaitUp();
+  for (const bool leaves : {true, false, true, false}) {
+    const int changes = changes_;
+    undecided.leaves = leaves;
+    RunUntil([&] { return link_->going_away() == leaves; });
+    EXPECT_GT(changes_, changes);
+    EXPECT_EQ(link_->connections(), 1u);
+  }
+  Close();
+}
+
 TEST_F(LinkTest, ItemsOfOthersAreToldFromOurs) {
   Connect();
   EXPECT_EQ(link_->pace().load_of_others(), 0);

@@ -94,7 +94,8 @@ class FakeServer {
   }
 
   v1::ServerInfo info;
-  std::atomic<int> load = 0;      // that it reports
+  std::atomic<int> load = 0;  // that it reports
+  std::atomic<float> kv_used = 0;
   std::atomic<int> released = 0;  // sequences
 
   // For the services below.
@@ -146,7 +147,9 @@ class FakeTarget final : public FakeServer<TargetProtocol> {
         : streams_(
               fake.info,
               [this, &fake](auto&& item, const auto& results) { fake.Handle(item, results, streams_); },
-              [&fake] { return fake.load.load(); }) {}
+              [&fake] {
+                return ServerLoad{fake.load, fake.kv_used};
+              }) {}
     void SayGoingAway() { streams_.Close(); }
     void Serve(RpcServer& server) {
       streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {
@@ -170,7 +173,9 @@ class FakeDraft final : public FakeServer<DraftProtocol> {
         : streams_(
               fake.info,
               [this, &fake](auto&& item, const auto& results) { fake.Handle(item, results, streams_); },
-              [&fake] { return fake.load.load(); }) {}
+              [&fake] {
+                return ServerLoad{fake.load, fake.kv_used};
+              }) {}
     void SayGoingAway() { streams_.Close(); }
     void Serve(RpcServer& server) {
       streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {

@@ -65,9 +65,38 @@ sys.exit(refused)
 """
 
 
-def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own() -> None:
+FORKS_BESIDE_A_LOOP = """
+import asyncio, os, signal, sys
+from outrider import AsyncClient
+
+async def run():
+    async with AsyncClient(sys.argv[1]) as client:
+        stream = client.stream("x")
+        await anext(stream)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(sys.argv[2]))  # instead of waiting for ever
+            refused = 0
+            for call in (lambda: anext(stream), lambda: client.generate("x"), client.describe):
+                try:
+                    await call()
+                except RuntimeError:
+                    refused += 1
+            await stream.aclose()
+            await client.close()
+            os._exit(refused)
+        refused = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        await anext(stream)  # goes on here
+        return refused
+
+sys.exit(asyncio.run(run()))
+"""
+
+
+@pytest.mark.parametrize("program", [FORKS, FORKS_BESIDE_A_LOOP], ids=["Client", "AsyncClient"])
+def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own(program: str) -> None:
     with FakeCoordinator(endless) as server:
-        assert subprocess.run([sys.executable, "-c", FORKS, server.address, str(int(PATIENCE))], check=False).returncode == 3
+        assert subprocess.run([sys.executable, "-c", program, server.address, str(int(PATIENCE))], check=False).returncode == 3
 
 
 def test_leaving_the_with_block_cancels(of: type[Blocking]) -> None:

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <utility>
+
 namespace outrider {
 namespace {
 
@@ -45,6 +47,18 @@ TEST(Client, IsItsTokenHoweverTheHeaderIsWritten) {
   EXPECT_EQ(ClientWithToken("Bearer secret"), ClientWithToken("bearer  secret "));
   EXPECT_NE(ClientWithToken("Bearer secret"), ClientWithToken("Bearer Secret"));
   EXPECT_THAT(ClientWithToken("Bearer secret"), Not(HasSubstr("secret")));
+}
+
+TEST(Client, IsItsHostWhateverItsPortAndHoweverItsAddressIsWritten) {
+  for (const auto& [peer, host] :
+       {std::pair("ipv4:127.0.0.1:4711", "127.0.0.1"), std::pair("ipv4:127.0.0.1:4712", "::ffff:127.0.0.1"),
+        std::pair("ipv6:[::1]:4711", "::1"), std::pair("ipv6:%5B2001:db8::7%5D:4711", "2001:db8::7"),
+        std::pair("ipv6:%5Bfe80::1%252%5D:4711", "fe80::1%2"),
+        std::pair("unix:/run/socket", "unix:/run/socket")}) {
+    EXPECT_EQ(ClientAtPeer(peer), ClientAtHost(host)) << peer;
+  }
+  EXPECT_NE(ClientAtPeer("ipv4:127.0.0.1:4711"), ClientAtPeer("ipv4:127.0.0.2:4711"));
+  EXPECT_NE(ClientAtPeer("ipv6:%5B2001:db8::7%5D:4711"), ClientAtPeer("ipv6:%5B2001:db8::8%5D:4711"));
 }
 
 TEST(CacheSalt, IsAnothersForEveryClientAndEveryKey) {

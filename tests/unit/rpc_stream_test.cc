@@ -126,8 +126,8 @@ class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Se
  public:
   explicit ManyAnswers(size_t max_waiting_bytes)
       : streams_(
-            info_, [this](auto&& item, const auto& results) { Answer(item, results); }, [] { return 3; },
-            max_waiting_bytes) {}
+            info_, [this](auto&& item, const auto& results) { Answer(item, results); },
+            [] { return ServerLoad{3}; }, max_waiting_bytes) {}
 
   void Serve(RpcServer& server) {
     streams_.Serve(server, [this](auto* context, auto* stream, auto* queue, auto* tag) {

@@ -23,5 +23,4 @@ outrider_unit_test(spec_exactness_test
     unit/spec_run_ahead_test.cc
     unit/spec_testing.h
     unit/spec_trees_test.cc
-  LIBS outrider::spec
-  NUMERIC)
+  LIBS outrider::spec)

@@ -1,10 +1,10 @@
 find_package(nlohmann_json CONFIG REQUIRED)
 
-outrider_unit_test(tokenizer_test
+outrider_unit_test(tokenizer_test THREADS
   SOURCES ${CMAKE_CURRENT_LIST_DIR}/text_tokenizer_test.cc
   LIBS outrider::text absl::strings)
 
-outrider_unit_test(text_test NUMERIC
+outrider_unit_test(text_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/gguf_tokenizer_file_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/gguf_tokenizer_test.cc

@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "tests/unit/some_of.h"
 #include "tests/unit/text_testing.h"
 
 namespace outrider {
@@ -69,12 +71,12 @@ TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
 
 // Each looked at beside all others, so many would take longer than a test may.
 TEST(TokenizerFile, ManyAddedTokensAreRead) {
-  constexpr int kTokens = 16'000;
+  const int tokens = SomeOf(64'000);
   int first = 0;
-  const Json changed = Changed([&first](Json& json) {
+  const Json changed = Changed([&first, tokens](Json& json) {
     Json added = json["added_tokens"][0];
     first = static_cast<int>(json["model"]["vocab"].size()) + static_cast<int>(json["added_tokens"].size());
-    for (int i = 0; i < kTokens; ++i) {
+    for (int i = 0; i < tokens; ++i) {
       added["id"] = first + i;
       added["content"] = "<|s_" + std::to_string(i) + "|>";
       json["added_tokens"].push_back(added);
@@ -82,8 +84,9 @@ TEST(TokenizerFile, ManyAddedTokensAreRead) {
   });
   const auto tokenizer = Tokenizer::Parse(changed.dump(), "t.json");
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
-  EXPECT_THAT(*(*tokenizer)->Encode("<|s_0|><|s_15999|>", /*add_special_tokens=*/false),
-              ::testing::ElementsAre(first, first + kTokens - 1));
+  EXPECT_THAT(
+      *(*tokenizer)->Encode(absl::StrCat("<|s_0|><|s_", tokens - 1, "|>"), /*add_special_tokens=*/false),
+      ::testing::ElementsAre(first, first + tokens - 1));
 }
 
 // A Sequence of Sequences, one call inside another.

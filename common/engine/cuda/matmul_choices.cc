@@ -16,6 +16,7 @@
 #include "common/engine/cuda/layer_rows.h"
 #include "common/engine/decoder/field_reader.h"
 #include "common/spec/status.h"
+#include "common/text/json.h"
 
 namespace outrider::cuda {
 namespace {
@@ -106,7 +107,7 @@ absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string
   if (choices.operand != here.operand) return OfAnother(path, "--dtype", choices.operand, here.operand);
   for (const Json& product : fields.At("products")) {
     if (!product.is_object()) {
-      fields.Fail("products", "has something else than objects: ", product.dump());
+      fields.Fail("products", "has something else than objects: ", DumpJson(product));
       break;
     }
     FieldReader reader(path, product);
@@ -125,7 +126,7 @@ absl::Status WriteMatmulChoices(const std::string& path, const MatmulChoices& ch
   // Two servers may start at the same time.
   const std::string part = absl::StrCat(path, ".", getpid());
   std::ofstream file(part);
-  file << ToJson(choices).dump(1) << "\n";
+  file << DumpJson(ToJson(choices)) << "\n";
   file.close();
   if (file.good() && std::rename(part.c_str(), path.c_str()) == 0) return absl::OkStatus();
   std::remove(part.c_str());

@@ -72,7 +72,7 @@ std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers) {
   std::vector<bool> slides;
   for (const nlohmann::json& type : types) {
     if (type != "full_attention" && type != "sliding_attention") {
-      fields.Fail("layer_types", "has ", type.dump(),
+      fields.Fail("layer_types", "has ", DumpJson(type),
                   ", which is neither full_attention nor sliding_attention");
     }
     slides.push_back(type == "sliding_attention");
@@ -199,7 +199,7 @@ DecoderConfig ReadDecoder(FieldReader& fields) {
     if (model_type != family.model_type) continue;
     const nlohmann::json only = nlohmann::json::array({family.architecture});
     if (fields.Has("architectures") && fields.At("architectures") != only) {
-      fields.Fail("architectures", "is not ", only.dump(), ": ", fields.At("architectures").dump());
+      fields.Fail("architectures", "is not ", DumpJson(only), ": ", DumpJson(fields.At("architectures")));
     }
     family.read(fields, spec);
     return spec;

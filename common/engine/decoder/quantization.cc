@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/engine/decoder/blocks.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -71,7 +72,7 @@ CompressedTensors ReadWeights(FieldReader& weights, const std::string& format) {
   RefuseTrue(weights, "dynamic", "weights are quantised once");
   const Json order = weights.Has("actorder") ? weights.At("actorder") : Json(false);
   if (order != false && order != "weight" && order != "static") {
-    weights.Fail("actorder", "is ", order.dump(), "; supported: \"weight\"");
+    weights.Fail("actorder", "is ", DumpJson(order), "; supported: \"weight\"");
   }
   return read;
 }

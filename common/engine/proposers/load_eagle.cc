@@ -9,6 +9,7 @@
 #include "common/engine/decoder/model_config.h"
 #include "common/engine/proposers/eagle.h"
 #include "common/spec/status.h"
+#include "common/text/json.h"
 
 namespace outrider {
 namespace {
@@ -73,7 +74,7 @@ std::vector<int> ReadTaps(FieldReader& fields, int layers) {
     taps.push_back(tap.get<int>());
   }
   if (taps.empty() || taps.size() != list.size()) {
-    fields.Fail(name, "is no ascending list of numbers in [1, ", layers, "]: ", list.dump());
+    fields.Fail(name, "is no ascending list of numbers in [1, ", layers, "]: ", DumpJson(list));
   }
   return taps;
 }

@@ -22,7 +22,7 @@ absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high
   void* const create = OUTRIDER_TRY(FindInLibrary(
       std::filesystem::path(here.dli_fname).parent_path() / "liboutrider_torch_cuda.so", kCreateCudaRunner,
       "this build has no CUDA (liboutrider_torch_cuda.so beside the program); make it with: make build "
-      "CUDA=1"));
+      "CUDA=1 TORCH=1"));
   absl::StatusOr<std::unique_ptr<StepRunner>> runner = absl::InternalError("not made");
   reinterpret_cast<CreateCudaRunnerFunction*>(create)(device, high_priority, runner);
   return runner;

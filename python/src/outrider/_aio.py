@@ -128,6 +128,8 @@ class AsyncClient:
     async def close(self) -> None:
         """Ends what is running, with `Cancelled`, and the connection."""
         self._closing.set()
+        if not self._process:
+            return
         for call in list(self._calls):
             call.cancel()
         if self._connected is not None:
@@ -195,6 +197,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def __anext__(self) -> Chunk:
         while not self._over:
             try:
+                self._client._process.check()
                 if self._call is None:
                     self._call = self._start()
                 response = await self._call.read()
@@ -217,7 +220,7 @@ class AsyncStream(AsyncIterator[Chunk]):
     async def aclose(self) -> None:
         """Ends the call, if it is not over. Further chunks are not read."""
         self._over = True
-        if self._call is not None:
+        if self._call is not None and self._client._process:
             self._call.cancel()
 
     async def __aenter__(self) -> Self:
@@ -230,7 +233,7 @@ class AsyncStream(AsyncIterator[Chunk]):
 
     def __del__(self) -> None:
         # gRPC's call is referred to from its own tasks, and would go on. This may be another thread than the loop's.
-        if self._call is not None and not self._over:
+        if self._call is not None and not self._over and self._client._process:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the call with it
                 self._loop.call_soon_threadsafe(self._call.cancel)
 

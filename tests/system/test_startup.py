@@ -276,7 +276,7 @@ def test_a_target_that_comes_back_with_other_weights_is_refused_until_the_old_on
         stack.enter_context(running(coordinator))
         coordinator.wait_for_event("connected", server="target")
         for flags, model, problem in (([], with_other_weights(TARGET_MODEL, tmp_path), "other weights"),
-                                      (["--dtype", "float32"], TARGET_MODEL, "native float32")):
+                                      (["--dtype", "bfloat16"], TARGET_MODEL, "native bfloat16")):
             target.stop()
             coordinator.wait_value("outrider_target_up", 0)
             target = start_target(*flags, model=model, listen=address)

@@ -92,8 +92,8 @@ def test_the_service_scores_prompts_as_transformers_does(c: Cluster, goldens: di
     assert all(abs(law[path] - p) < 1e-4 for path, p in paths.items())
 
 
-@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("shape", SHAPES)
 def test_sampled_tokens_have_the_targets_distribution(form: str, shape: str, c: Cluster, law: Cells, goldens: dict[str, Any],
                                                       seen: set[tuple[str | None, str]]) -> None:
     sent, options = FORMS[form]

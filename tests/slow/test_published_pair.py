@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
-from harness import Cluster, cluster, full
-from law import Cells, assert_law, canary, deviations, law_after, sample
+from harness import FULL, Cluster, cluster, full
+from law import SAMPLES, Cells, assert_law, canary, deviations, law_after, sample
 from published import smollm2
 
 PROMPT = "The best way to learn a language is"
+COUNT = SAMPLES if FULL else 600  # a row of this model takes milliseconds
 WAYS: dict[str, dict[str, Any]] = {"n-grams": {"drafter": "ngram", "k": 3}, "chain": {"drafter": "model", "k": 2},
                                    "tree": {"drafter": "model", "tree": "2x1"}}
 
@@ -32,7 +33,7 @@ def prompt(c: Cluster) -> list[int]:
 def test_texts_of_two_tokens_have_the_targets_distribution(way: str, c: Cluster, prompt: list[int]) -> None:
     law: Cells = law_after(c, prompt, 5, 2)
     before = canary(c)
-    assert_law(sample(c, prompt, 2, top_k=5, **WAYS[way]), law, (1, 2))
+    assert_law(sample(c, prompt, 2, COUNT, top_k=5, **WAYS[way]), law, (1, 2))
     assert deviations(c, before) < 4.5
     drafted = c.coordinator.value("outrider_spec_decode_num_accepted_tokens_by_drafter_total", drafter=WAYS[way]["drafter"])
     assert drafted > 0

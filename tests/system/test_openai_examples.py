@@ -109,7 +109,11 @@ def test_a_function_of_pydantics_is_streamed(client: openai.OpenAI, how: dict[st
 def test_a_predicted_output_saves_calls_of_the_model(client: openai.OpenAI, how: dict[str, Any]) -> None:
     messages: Any = [{"role": "user", "content": f"Repeat this code as it is, and say nothing else.\n\n{CODE}"}]
     plain = client.chat.completions.create(messages=messages, extra_body={"drafter": "none"}, **how)
-    answer = client.chat.completions.create(messages=messages, prediction={"type": "content", "content": CODE}, **how)
-    assert answer.choices[0].message.content == plain.choices[0].message.content
+    text = plain.choices[0].message.content or ""
+    # What a model of this size makes of the code differs from CPU to CPU. So the prediction that holds in part is its own text.
+    changed = text[:len(text) // 2] + "@" + text[len(text) // 2:]
+    for predicted in CODE, changed:
+        answer = client.chat.completions.create(messages=messages, prediction={"type": "content", "content": predicted}, **how)
+        assert answer.choices[0].message.content == text
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens > 0
     assert answer.usage.model_extra["speculation"]["rounds"] < plain.usage.completion_tokens

@@ -56,10 +56,7 @@ void Prefetch(const char* w, int64_t step_bytes) {
 struct alignas(64) WideWeights {
   IntVec pairs[2][kTileK / 2];  // by half of the columns
 };
-// One sum of each of a panel's columns for each row.
-struct alignas(64) PanelSums {
-  Vec rows[kMostRows][kPanelVecs];
-};
+using Sums = PanelSums<kMostRows>;
 
 // Of two halves of rows, beginning at some k.
 struct Operands {
@@ -93,7 +90,7 @@ void ZeroTiles() {
   _tile_zero(3);
 }
 
-void StoreTiles(const Operands& operands, PanelSums& sums) {
+void StoreTiles(const Operands& operands, Sums& sums) {
   _tile_stored(0, &sums.rows[0][0], sizeof(sums.rows[0]));
   _tile_stored(1, &sums.rows[0][1], sizeof(sums.rows[0]));
   if (operands.lower_rows == 0) return;
@@ -137,7 +134,7 @@ struct alignas(64) PaddedOperands {
 
 // The sums of a panel over all k.
 template <Storage kStorage>
-void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, PanelSums& sums) {
+void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, Sums& sums) {
   constexpr int64_t kPairBytes = kPanel * (kStorage == Storage::kBFloat16 ? 4 : 2);
   constexpr int64_t kStepBytes = kTileK / 2 * kPairBytes;
   constexpr int64_t kHeadBytes = kStorage == Storage::kInt8 ? kScaleBytes : 0;
@@ -176,15 +173,15 @@ void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, PanelSu
 // The same for weights in blocks. `block_sums` are those of the first row.
 template <Storage kStorage>
 void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const float* block_sums,
-                    PanelSums& sums) {
-  const bool is_wide = args.storage == Storage::kWideBlocks4 || args.storage == Storage::kWideBlocks8;
+                    Sums& sums) {
+  const bool is_wide = HasWideScales(args);
   const int scale_bytes = kPanel * (is_wide ? 4 : 2);
   const int64_t blocks = args.k / kTileK;
   const int64_t step_bytes = 2 * scale_bytes + kPanel * kTileK / (kStorage == Storage::kBlocks4 ? 2 : 1);
   const int rows = operands.rows();
   const char* w = static_cast<const char*>(args.weights) + panel * blocks * step_bytes;
   WideWeights wide[2];
-  PanelSums chains[2];
+  Sums chains[2];
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanelVecs; ++c) sums.rows[r][c] = Vec{};
   }
@@ -202,14 +199,11 @@ void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const 
       StoreTiles(operands, chains[block % 2]);
     }
     if (block == 0) continue;
-    const PanelSums& done = chains[(block + 1) % 2];
+    const Sums& done = chains[(block + 1) % 2];
     for (int c = 0; c < kPanelVecs; ++c) {
-      const auto load = [is_wide](const char* from) {
-        return is_wide ? Load(reinterpret_cast<const float*>(from)) : LoadFloat16(from);
-      };
       const char* const scales = w - step_bytes + c * (scale_bytes / kPanelVecs);
-      const Vec scale = load(scales);
-      Vec minimum = load(scales + scale_bytes);
+      const Vec scale = LoadScale(scales, is_wide);
+      Vec minimum = LoadScale(scales + scale_bytes, is_wide);
       if constexpr (kStorage == Storage::kBlocks4) minimum = Fma(Broadcast(-kLevelOffset), scale, minimum);
       for (int r = 0; r < rows; ++r) {
         const Vec sum = Fma(minimum, Broadcast(block_sums[r * blocks + block - 1]), sums.rows[r][c]);
@@ -221,7 +215,7 @@ void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const 
 
 // The sums of a panel for the rows from `row` on.
 template <Storage kStorage>
-void SumPanel(const LinearArgs& args, int panel, int row, int upper_rows, int lower_rows, PanelSums& sums) {
+void SumPanel(const LinearArgs& args, int panel, int row, int upper_rows, int lower_rows, Sums& sums) {
   const auto* const x = static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(row) * args.k;
   const Operands operands = {x, int64_t{2} * args.k, upper_rows, lower_rows};
   if constexpr (kInBlocks<kStorage>) {
@@ -233,29 +227,14 @@ void SumPanel(const LinearArgs& args, int panel, int row, int upper_rows, int lo
 
 template <Storage kStorage>
 void TiledPanels(const LinearArgs& args) {
-  const bool is_pair = args.epilogue == Epilogue::kSiluMul;  // gate and up
-  PanelSums sums, up;
-  int upper_rows = 0, lower_rows = 0;
-  for (int panel = args.first_panel; panel < args.last_panel; panel += is_pair ? 2 : 1) {
-    for (int row = 0; row < args.rows; row += upper_rows + lower_rows) {
-      const int rows = TileHeight(args.rows - row, kMostRows);
-      const int upper = rows > kTileRows ? (rows + 1) / 2 : rows;
-      if (upper != upper_rows || rows - upper != lower_rows) ConfigureTiles(upper, rows - upper);
-      upper_rows = upper;
-      lower_rows = rows - upper;
-      SumPanel<kStorage>(args, panel, row, upper_rows, lower_rows, sums);
-      if (!is_pair) {
-        for (int r = 0; r < rows; ++r) StorePanel(args, row + r, panel * kPanel, sums.rows[r]);
-        continue;
-      }
-      SumPanel<kStorage>(args, panel + 1, row, upper_rows, lower_rows, up);
-      for (int r = 0; r < rows; ++r) {
-        Vec values[kPanelVecs];
-        for (int c = 0; c < kPanelVecs; ++c) values[c] = SiluMul(sums.rows[r][c], up.rows[r][c]);
-        StoreOperandPanel<kStorage>(args, row + r, panel / 2 * kPanel, values);
-      }
-    }
-  }
+  int configured_upper = 0, configured_lower = 0;
+  PanelByPanel<kStorage, kMostRows>(args, [&](int panel, int row, int rows, Sums& sums) {
+    const int upper = rows > kTileRows ? (rows + 1) / 2 : rows, lower = rows - upper;
+    if (upper != configured_upper || lower != configured_lower) ConfigureTiles(upper, lower);
+    configured_upper = upper;
+    configured_lower = lower;
+    SumPanel<kStorage>(args, panel, row, upper, lower, sums);
+  });
   _tile_release();
 }
 

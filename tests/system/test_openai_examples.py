@@ -110,10 +110,12 @@ def test_a_predicted_output_saves_calls_of_the_model(client: openai.OpenAI, how:
     messages: Any = [{"role": "user", "content": f"Repeat this code as it is, and say nothing else.\n\n{CODE}"}]
     plain = client.chat.completions.create(messages=messages, extra_body={"drafter": "none"}, **how)
     text = plain.choices[0].message.content or ""
-    # What a model of this size makes of the code differs from CPU to CPU. So the prediction that holds in part is its own text.
+    # What a model of this size makes of the code differs from CPU to CPU, and so does whether drafting pays. So the prediction that
+    # holds in part is its own text, and K is given.
     changed = text[:len(text) // 2] + "@" + text[len(text) // 2:]
-    for predicted in CODE, changed:
-        answer = client.chat.completions.create(messages=messages, prediction={"type": "content", "content": predicted}, **how)
+    for predicted, options in (CODE, {}), (changed, {"draft_tokens": 4}):
+        answer = client.chat.completions.create(messages=messages, prediction={"type": "content", "content": predicted},
+                                                extra_body=options, **how)
         assert answer.choices[0].message.content == text
     assert answer.usage.completion_tokens_details.accepted_prediction_tokens > 0
     assert answer.usage.model_extra["speculation"]["rounds"] < plain.usage.completion_tokens

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import subprocess
 import sys
 import threading
@@ -93,10 +94,12 @@ sys.exit(asyncio.run(run()))
 """
 
 
-@pytest.mark.parametrize("program", [FORKS, FORKS_BESIDE_A_LOOP], ids=["Client", "AsyncClient"])
-def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own(program: str) -> None:
+@pytest.mark.parametrize("program, variables", [(FORKS, {}), (FORKS_BESIDE_A_LOOP, {"GRPC_ENABLE_FORK_SUPPORT": "0"})],
+                         ids=["Client", "AsyncClient"])
+def test_a_forked_process_is_told_that_it_needs_a_client_of_its_own(program: str, variables: dict[str, str]) -> None:
     with FakeCoordinator(endless) as server:
-        assert subprocess.run([sys.executable, "-c", program, server.address, str(int(PATIENCE))], check=False).returncode == 3
+        done = subprocess.run([sys.executable, "-c", program, server.address, str(int(PATIENCE))], env=os.environ | variables, check=False)
+        assert done.returncode == 3
 
 
 def test_leaving_the_with_block_cancels(of: type[Blocking]) -> None:

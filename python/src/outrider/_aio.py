@@ -41,7 +41,8 @@ class AsyncClient:
         async with AsyncClient("127.0.0.1:7070") as client:
             print((await client.generate("The sea was calm", max_tokens=40)).text)
 
-    It is `Client` with the same arguments, answers and errors. Cancelling a task ends its call.
+    It is `Client` with the same arguments, answers and errors. Cancelling a task ends its call. A process that
+    forks needs GRPC_ENABLE_FORK_SUPPORT=0 in its environment: what gRPC does at a fork may end the new process.
     """
 
     def __init__(

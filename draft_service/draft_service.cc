@@ -136,7 +136,7 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
 }
 
 ModelServiceSpec DraftSpec() {
-  // At most 600 bytes per drafted token. docs/exactness.md says what the truncation costs in acceptance.
+  // At most 600 bytes per drafted token. docs/performance.md says what the truncation costs in acceptance.
   const auto top_n = std::make_shared<int>(64);
   return {
       .name = "draft",

@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kGrace = absl::Seconds(3);
-// Tokens of q that the draft sends. Four times the default are accepted more often (docs/exactness.md).
+// Tokens of q that the draft sends. Four times the default are accepted more often (docs/performance.md).
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
 

@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants
+.PHONY: help demo test build package install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -23,6 +23,9 @@ CUDA_PART = $(if $(filter-out 0,$(CUDA)),cuda)
 TORCH ?= 0
 TORCH_PART = $(if $(filter-out 0,$(TORCH)),torch)
 PLUGINS = $(if $(TORCH_PART),outrider_torch $(if $(CUDA_PART),outrider_torch_cuda)) $(if $(CUDA_PART),outrider_cuda)
+package: ## make Debian packages and archives of the programs and the C++ SDK, in build/release/packages
+	@scripts/package
+
 install: ## install the Debian packages and the Python environment of build and tests, where missing
 	@scripts/install $(CUDA_PART)
 

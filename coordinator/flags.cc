@@ -13,6 +13,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                                  const CLI::Validator& check) {
     app.add_option(flag, value, what)->check(check)->capture_default_str();
   };
+  app.option_defaults()->group("Model");
   app.add_option("--tokenizer", flags.tokenizer,
                  absl::StrCat("tokenizer.json of the models, or ", kModelNames))
       ->required();
@@ -27,18 +28,28 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   const auto add_servers = [&app](const char* flag, std::vector<std::string>& servers, const char* what) {
     app.add_option(flag, servers, what)->allow_extra_args(false)->default_str(servers.front());
   };
+  app.option_defaults()->group("Target and draft services");
   add_servers("--target", flags.targets,
               "address of a target service; may be given again: each request is on one of them. "
               "dns:///NAME:PORT: all that the name resolves to");
   add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
   add_option("--resolve-interval", flags.resolve_seconds,
              "seconds from one time that dns:///NAME:PORT is resolved to the next", CLI::Range(0.1, 86400.0));
+  add_option("--target-wait", flags.target_wait_seconds,
+             "seconds that requests wait for a target that is away; then they end, and the coordinator is "
+             "not ready",
+             CLI::Range(0.1, 86400.0));
+  add_option("--item-timeout", flags.item_timeout_seconds,
+             "seconds without any answer after which a server that has items to answer counts as lost; more "
+             "than the longest computation of a prompt takes",
+             CLI::Range(0.1, 86400.0));
   app.add_flag("--mixed-numerics", flags.mixed_numerics,
                "targets may compute with different dtypes, kernels or libraries: a request that moves from "
                "one to another may then continue with other tokens than it would have had");
   DefineChannelSecurityFlags(app, "backend", "target and draft", flags.backend);
   DefineAddressFlag(app, "--listen", flags.listen);
   DefineListenFlags(app, flags.process);
+  app.option_defaults()->group("OpenAI's API");
   app.add_option("--http-listen", flags.http_listen,
                  "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->capture_default_str();
@@ -59,6 +70,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
          "name of the model in OpenAI's API; may be given again: the first is in answers, requests may use "
          "any; the target's folder or file")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
+  app.option_defaults()->group("Speculation");
   add_option("--draft-tokens", flags.draft_tokens,
              "K, unless a request says otherwise; auto: chosen round by round from measured times and "
              "acceptance, 5 where that would change what a seed gives",
@@ -66,22 +78,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   add_option("--draft-budget", flags.draft_budget_seconds,
              "seconds that the draft has for a proposal; it answers with what it has by then",
              CLI::Range(0.001, 60.0));
-  add_option("--stream-interval", flags.stream_interval_seconds,
-             "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
-             "first at once; 0: each round's leave by themselves",
-             CLI::Range(0.0, 10.0));
-  add_option("--target-wait", flags.target_wait_seconds,
-             "seconds that requests wait for a target that is away; then they end, and the coordinator is "
-             "not ready",
-             CLI::Range(0.1, 86400.0));
-  add_option("--item-timeout", flags.item_timeout_seconds,
-             "seconds without any answer after which a server that has items to answer counts as lost; more "
-             "than the longest computation of a prompt takes",
-             CLI::Range(0.1, 86400.0));
-  app.add_option(
-         "--drafter", flags.drafter,
-         "who drafts, unless a request says otherwise; the last five are the target itself, if it has them; "
-         "model if there is a draft service, else ngram")
+  app.add_option("--drafter", flags.drafter,
+                 "who drafts, unless a request says otherwise; medusa, blockwise, eagle, layer_skip and pass "
+                 "are the target itself, if it has the heads; "
+                 "model if there is a draft service, else ngram")
       ->check(CLI::IsMember(DrafterNames()));
   add_option("--rule", flags.rule, "token, block or coupled, unless a request says otherwise",
              CLI::IsMember({"token", "block", "coupled"}));
@@ -98,6 +98,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
              CLI::Range(1, kMaxDraftTokens));
   add_option("--ngram-context", flags.ngram.max_context, "tokens of its longest context",
              CLI::Range(1, NgramTable::kMaxContext));
+  app.option_defaults()->group("Clients and their requests");
   add_option("--max-requests", flags.admission.max_samples,
              "most requests in progress, each sample counted; more wait", CLI::Range(1, 1 << 20));
   add_option("--max-waiting-requests", flags.admission.max_waiting,
@@ -110,6 +111,10 @@ void DefineFlags(CLI::App& app, Flags& flags) {
   app.add_option("--cache-key-file", flags.cache_key_file,
                  "a secret that coordinators share, so that each finds the prompts that a client has sent to "
                  "another; without it each has a key of its own");
+  add_option("--stream-interval", flags.stream_interval_seconds,
+             "seconds from one chunk of a stream to the next; tokens that come meanwhile leave together, the "
+             "first at once; 0: each round's leave by themselves",
+             CLI::Range(0.0, 10.0));
   add_option("--max-request-bytes", flags.process.server.max_receive_bytes, "size of the largest request",
              CLI::Range(1024, kMaxMessageBytes / 2));
   DefineDrainAndLogFlags(app, "seconds that running requests have after SIGTERM", flags.process);

@@ -46,7 +46,9 @@ void AddName(CLI::App& command, const char* flag, Message* message, void (Messag
   command.add_option_function<std::string>(flag, set_named, help)->check(CLI::IsMember(names));
 }
 
-std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOptions& options) {
+std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, const char* group,
+                                             LocalServicesOptions& options) {
+  command.option_defaults()->group(group);
   const auto add = [&command](const char* flag, auto& value, const std::string& help) {
     return command.add_option(flag, value, help)->capture_default_str();
   };
@@ -77,6 +79,7 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, LocalServicesOpt
 
 // What the output is held to: one of these. Returns them.
 std::vector<CLI::Option*> DefineGrammarFlags(CLI::App& command, v1::SamplingParams* sampling) {
+  command.option_defaults()->group("Structured output, one of");
   // Defines a flag whose value is a file's content.
   const auto add_file = [&](const char* flag, void (*set)(v1::Grammar*, std::string), const char* help) {
     const auto read = [sampling, flag, set](const std::string& path) {
@@ -116,6 +119,7 @@ std::vector<CLI::Option*> DefineGrammarFlags(CLI::App& command, v1::SamplingPara
 
 void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request,
                      const std::vector<CLI::Option*>& excluded) {
+  command.option_defaults()->group("Beam search");
   CLI::Option* width = AddField<uint32_t>(
       command, "--beam-width", [request](uint32_t texts) { request->mutable_beam()->set_width(texts); },
       "search for the likeliest text, following this many; without it, sample");
@@ -141,9 +145,16 @@ void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request,
 
 // Where to ask: of a coordinator, or of services that are started for it.
 void DefineConnectionFlags(CLI::App& command, ChatFlags& flags) {
-  CLI::Option* address = command.add_option(
-      "--address", flags.address, "coordinator to ask; without it, services are started and stopped");
-  for (CLI::Option* option : DefineServiceFlags(command, flags.services)) option->excludes(address);
+  constexpr char kGroup[] = "A coordinator that is running";
+  CLI::Option* address = command
+                             .add_option("--address", flags.address,
+                                         "coordinator to ask; without it, services are started and stopped")
+                             ->group(kGroup);
+  for (CLI::Option* option :
+       DefineServiceFlags(command, "Services that are started, without --address", flags.services)) {
+    option->excludes(address);
+  }
+  command.option_defaults()->group(kGroup);
   for (CLI::Option* option : DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security)) {
     option->needs(address);
   }
@@ -154,6 +165,7 @@ std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequ
   v1::SamplingParams* sampling = request->mutable_sampling();
   v1::StopOptions* stop = request->mutable_stop();
   v1::SpeculationOptions* speculation = request->mutable_speculation();
+  command.option_defaults()->group("Sampling");
   AddField(command, "--max-tokens", stop, &v1::StopOptions::set_max_tokens,
            "most tokens to emit; what the context leaves");
   AddField(command, "--min-tokens", sampling, &v1::SamplingParams::set_min_tokens,
@@ -172,7 +184,6 @@ std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequ
            "off the logits of tokens emitted; 0");
   AddField(command, "--frequency-penalty", sampling, &v1::SamplingParams::set_frequency_penalty,
            "the same, once for each time; 0");
-  const std::vector<CLI::Option*> grammar_flags = DefineGrammarFlags(command, sampling);
   AddField(command, "--seed", request, &v1::GenerateRequest::set_seed, "key of all random numbers; drawn");
   command
       .add_option_function<std::vector<std::string>>(
@@ -185,6 +196,8 @@ std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequ
   command.add_flag_function(
       "--ignore-eos", [stop](int64_t times) { stop->set_ignore_eos(times > 0); },
       "go on past the model's end of text");
+  const std::vector<CLI::Option*> grammar_flags = DefineGrammarFlags(command, sampling);
+  command.option_defaults()->group("Speculation");
   AddField(command, "--draft-tokens", speculation, &v1::SpeculationOptions::set_draft_tokens,
            "K, tokens drafted a round; the coordinator's default");
   AddName(command, "--drafter", speculation, &v1::SpeculationOptions::set_drafter, DrafterNames(),
@@ -219,17 +232,18 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
   command.add_option("prompt", flags.prompt,
                      "text to continue; standard input if not given, less one line end");
   DefineConnectionFlags(command, flags);
+  command.option_defaults()->group("Prompt");
   CLI::Option* chat = command.add_flag(
       "--chat", flags.chat, "PROMPT is a question, which the model's chat template puts into its form");
   command.add_option("--system", flags.system, "what the model is told before it")->needs(chat);
   v1::GenerateRequest* request = &flags.request;
-  const std::vector<CLI::Option*> grammar_flags = DefineRequestFlags(command, request);
-  CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
-                            "samples of one prompt, or best texts of a search; 1");
   AddField<std::string>(
       command, "--prediction", [request](const std::string& text) { request->set_prediction(text); },
       "a text that much of the answer is likely to repeat, from which it is drafted");
-  DefineBeamFlags(command, request, grammar_flags);
+  const std::vector<CLI::Option*> grammar_flags = DefineRequestFlags(command, request);
+  command.option_defaults()->group("Output");
+  CLI::Option* n = AddField(command, "--n", request, &v1::GenerateRequest::set_n,
+                            "samples of one prompt, or best texts of a search; 1");
   CLI::Option* trace = command
                            .add_flag_function(
                                "--trace", [request](int64_t times) { request->set_trace(times > 0); },
@@ -251,19 +265,22 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
       command, "--prompt-logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_prompt(top); },
       "the same of the prompt's tokens")
       ->needs(json);
+  DefineBeamFlags(command, request, grammar_flags);
 }
 
 void DefineChatFlags(CLI::App& command, ChatFlags& flags) {
   DefineConnectionFlags(command, flags);
+  command.option_defaults()->group("Prompt");
   command.add_option("--system", flags.system, "what the model is told before the conversation");
   DefineRequestFlags(command, &flags.request);
 }
 
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
-  DefineServiceFlags(command, options);
+  DefineServiceFlags(command, "Models", options);
   options.listen = {"127.0.0.1:7072", "127.0.0.1:7071", kDefaultAddress};
   options.metrics_listen = {kDefaultMetrics[kTarget], kDefaultMetrics[kDraft], kDefaultMetrics[kCoordinator]};
   options.http_listen = "127.0.0.1:8070";
+  command.option_defaults()->group("Addresses");
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     command
         .add_option(kListenFlags[service], options.listen[service],
@@ -277,10 +294,6 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
                   "HTTP address of OpenAI's API, HOST:PORT; port 0 picks one, empty: none")
       ->check(ProblemOfHostPort)
       ->capture_default_str();
-  command.add_option(
-      "--served-model-name", options.served_model_names,
-      "name of the model in that API; may be given again: the first is in answers, requests may "
-      "use any; the target's folder or file");
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     command
         .add_option(kMetricsListenFlags[service], options.metrics_listen[service],
@@ -289,12 +302,17 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         ->check(ProblemOfHostPort)
         ->capture_default_str();
   }
+  command.add_flag("--insecure", options.insecure,
+                   "listen also where other hosts can connect; there is no TLS here");
+  command.option_defaults()->group("OpenAI's API");
+  command.add_option(
+      "--served-model-name", options.served_model_names,
+      "name of the model in that API; may be given again: the first is in answers, requests may "
+      "use any; the target's folder or file");
   command
       .add_option("--api-key-file", options.api_key_file,
                   "who uses that API must send one of these keys, one a line, as a bearer token")
       ->check(CLI::ExistingFile);
-  command.add_flag("--insecure", options.insecure,
-                   "listen also where other hosts can connect; there is no TLS here");
 }
 
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {

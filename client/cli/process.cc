@@ -50,10 +50,13 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(const std::vec
   arguments.push_back(nullptr);
   const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log_fd < 0) return absl::UnavailableError(absl::StrCat("cannot write ", log, ": ", strerror(errno)));
-  // What it says of flags is for this program, which gives its children theirs.
+  // What it says of flags is for this program, which gives its children theirs. (That of plug-ins is no
+  // flag.)
   std::vector<char*> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
-    if (!absl::StartsWith(*variable, "OUTRIDER_")) environment.push_back(*variable);
+    const bool is_flag =
+        absl::StartsWith(*variable, "OUTRIDER_") && !absl::StartsWith(*variable, "OUTRIDER_PLUGIN_PATH=");
+    if (!is_flag) environment.push_back(*variable);
   }
   environment.push_back(nullptr);
   const pid_t parent = getpid();

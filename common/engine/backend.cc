@@ -1,5 +1,7 @@
 #include "common/engine/backend.h"
 
+#include <cstdlib>
+#include <filesystem>
 #include <optional>
 #include <utility>
 
@@ -68,7 +70,7 @@ class CpuBackend final : public Backend {
   }
 };
 
-// A plug-in, whose file is in the program's directory.
+// A plug-in.
 struct PluginDescription {
   const char* library;  // its file
   const char* symbol;   // its CreatePluginModelFunction
@@ -88,9 +90,15 @@ const PluginDescription kTorchPlugin = {
     "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build TORCH=1",
     /*is_native=*/false};
 
+// In the folder that OUTRIDER_PLUGIN_PATH names; else beside the program, or where cmake --install puts it.
 std::filesystem::path FileOf(const PluginDescription& plugin) {
+  if (const char* const folder = std::getenv("OUTRIDER_PLUGIN_PATH")) {
+    return std::filesystem::path(folder) / plugin.library;
+  }
   std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error).parent_path() / plugin.library;
+  const auto programs = std::filesystem::read_symlink("/proc/self/exe", error).parent_path();
+  const auto installed = programs.parent_path() / "lib" / "outrider" / plugin.library;
+  return std::filesystem::exists(installed, error) ? installed : programs / plugin.library;
 }
 
 // Whether the plug-in's file exists. It may still fail to load.

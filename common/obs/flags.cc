@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iostream>
+#include <memory>
 #include <numeric>
 #include <utility>
 
@@ -47,6 +48,26 @@ std::string Unknown(const char* kind, const std::string& name, const std::vector
   if (nearest == known.end() || Distance(name, *nearest) > name.size() / 2) return sentence;
   return absl::StrCat(sentence, "; did you mean ", *nearest, "?");
 }
+
+// A flag's type, range and default, without the names of flags that exclude it or that it needs; and one
+// empty line between groups.
+class FlagFormatter final : public CLI::Formatter {
+  std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
+    return absl::StrReplaceAll(CLI::Formatter::make_help(app, std::move(name), mode), {{"\n\n\n", "\n\n"}});
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    if (option->get_type_size() == 0) return "";
+    // TYPE, or TYPE:VALIDATOR, where a combination of validators is no text for people.
+    std::string type = option->get_type_name();
+    if (const size_t colon = type.find(':'); colon != std::string::npos) {
+      type = type[colon + 1] == '(' ? type.substr(0, colon) : type.substr(colon + 1);
+    }
+    std::string text = absl::StrCat(" ", type);
+    if (!option->get_default_str().empty()) absl::StrAppend(&text, "=", option->get_default_str());
+    if (option->get_required()) absl::StrAppend(&text, ", required");
+    return text;
+  }
+};
 
 // OUTRIDER_LOG_LEVEL for --log-level.
 std::string VariableOf(const std::string& flag) {
@@ -132,12 +153,18 @@ std::vector<std::string> WithEnvironment(const CLI::App& app, const std::vector<
 
 std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* argv) {
   bool prints_config = false;
+  app.option_defaults()->group("Options");
   app.set_config("--config", "", "TOML file with values of flags; a command has a table of its own")
       ->type_name("FILE");
   app.allow_config_extras(CLI::config_extras_mode::error);
   app.add_flag("--print-config", prints_config, "print the values of all flags as such a file, and end")
       ->configurable(false);
-  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) command->fallthrough();
+  const auto formatter = std::make_shared<FlagFormatter>();
+  app.formatter(formatter);
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    command->fallthrough();
+    command->formatter(formatter);
+  }
   const std::vector<std::string> arguments = WithEnvironment(app, {argv + 1, argv + argc});
   app.failure_message([&](const CLI::App* failed, const CLI::Error& error) {
     std::string name = failed->get_name();

@@ -42,10 +42,12 @@ struct Flags {
 void DefineFlags(CLI::App& app, Flags& flags) {
   app.option_defaults()->always_capture_default();
   for (ServiceFlags& service : flags.services) {
+    app.option_defaults()->group("Model");
     app.add_option(service.prefix + "model", service.runner.model_dir, kModelNames)->required();
     DefineAddressFlag(app, service.prefix + "listen", service.listen);
   }
   DefineListenFlags(app, flags.process);
+  app.option_defaults()->group("Engine");
   app.add_option("--engine", flags.runner.engine,
                  "native: kernels of this project; torch: libtorch, exact up to rounding");
   app.add_option("--device", flags.runner.device, "cpu or cuda:N");
@@ -74,6 +76,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                  flags.has_several() ? "threads that compute, for each model; 0: one per CPU"
                                      : "threads that compute; 0: one per CPU")
       ->check(CLI::Range(0, 1024));
+  app.option_defaults()->group("Memory and batches");
   app.add_option("--kv-blocks", flags.runner.kv_blocks,
                  flags.has_several() ? "blocks of each KV cache; auto: what fits the memory"
                                      : "blocks of the KV cache; auto: what fits the memory")
@@ -93,6 +96,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->default_str("true");
   app.add_option("--max-sequences", flags.worker.sequences.max_sequences, "most sequences that are kept")
       ->check(CLI::Range(1, 1 << 20));
+  app.option_defaults()->group("Limits");
   app.add_option("--max-draft-tokens", flags.max_draft_tokens, "largest K")
       ->check(CLI::Range(1, kMaxDraftTokens));
   app.add_option("--max-tree-nodes", flags.max_tree_nodes,

@@ -118,6 +118,7 @@ std::vector<prometheus::MetricFamily> ModelNameLabel::Collect() const {
 }
 
 void DefineAddressFlag(CLI::App& app, const std::string& flag, std::string& listen) {
+  app.option_defaults()->group("Addresses");
   app.add_option(flag, listen, "gRPC address, HOST:PORT or unix:PATH; port 0 picks one")
       ->capture_default_str();
 }
@@ -133,6 +134,7 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
                  "to 0.001, for a process with a CPU to spare; 0: it sleeps at once")
       ->check(CLI::Range(0.0, 0.001))
       ->capture_default_str();
+  app.option_defaults()->group("TLS and tokens");
   app.add_option("--tls-cert", security.cert,
                  "PEM file with the certificate chain to serve with; empty: no TLS");
   app.add_option("--tls-key", security.key, "PEM file with its private key");
@@ -145,6 +147,7 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
 }
 
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags) {
+  app.option_defaults()->group("Ending and log");
   app.add_option("--drain", flags.drain_seconds, drain)->check(CLI::Range(0.0, 1e6))->capture_default_str();
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
   app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();

@@ -5,7 +5,9 @@ import json
 import os
 import socket
 import subprocess
+import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,7 @@ import pytest
 from manifests import TOOLS, arguments, component_of, objects_of, workloads
 
 PATIENCE = 120.0
+SERVED = ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target", "outrider-pair", "outrider-up"]
 CONTAINERS = TOOLS / "containers"
 ENVIRONMENT = os.environ | {"CONTAINERS_STORAGE_CONF": str(CONTAINERS / "storage.conf"),
                             "CONTAINERS_CONF": str(CONTAINERS / "containers.conf")}
@@ -80,8 +83,39 @@ def test_the_containers_generate_text() -> None:
             assert podman("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
 
 
-@pytest.mark.parametrize("image", ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target",
-                                   "outrider-pair", "outrider-fetch"])
+def test_one_container_is_enough() -> None:
+    ports = [free_port() for _ in range(3)]
+    variables = [f"--env=OUTRIDER_{name}=127.0.0.1:{port}" for name, port in zip(("LISTEN", "HTTP_LISTEN", "METRICS_LISTEN"), ports)]
+    others = [f"--env=OUTRIDER_{name}=127.0.0.1:0" for name in (
+        "DRAFT_LISTEN", "TARGET_LISTEN", "DRAFT_METRICS_LISTEN", "TARGET_METRICS_LISTEN")]
+    name = podman("run", "--detach", *RESTRICTED, f"--tmpfs={tempfile.gettempdir()}", *variables, *others, "outrider-up:test").strip()
+    try:
+        end = time.monotonic() + PATIENCE
+        while "Ctrl-C stops" not in (log := podman("logs", name) + _errors(name)):
+            assert time.monotonic() < end, log
+            time.sleep(0.1)
+        asked = urllib.request.Request(f"http://127.0.0.1:{ports[1]}/v1/completions", headers={"Content-Type": "application/json"},
+                                       data=json.dumps({"prompt": "It was a dark evening", "max_tokens": 8}).encode())
+        with urllib.request.urlopen(asked) as answer:
+            assert json.load(answer)["usage"]["completion_tokens"] == 8
+        podman("exec", name, "/opt/outrider/bin/outrider", "describe", "--address", f"127.0.0.1:{ports[0]}")
+        podman("stop", "--time", "30", name)
+        assert podman("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+    finally:
+        podman("rm", "--force", "--time", "0", name)
+
+
+@pytest.mark.parametrize("image", SERVED)
+def test_an_image_has_the_licences_of_what_is_in_it(image: str) -> None:
+    text = podman("run", "--rm", *RESTRICTED, "--entrypoint", "/bin/cat", f"{image}:test", "/usr/share/doc/outrider/THIRD_PARTY_LICENSES",
+                  "/usr/share/doc/outrider/LICENSE")
+    libraries = podman("run", "--rm", *RESTRICTED, "--entrypoint", "/bin/ls", f"{image}:test", "/opt/outrider/lib").split()
+    assert len(libraries) > 20 and "  libgrpc" in text and "  xgrammar" in text and "Apache License" in text
+    labels = json.loads(podman("image", "inspect", "--format", "{{json .Labels}}", f"{image}:test"))
+    assert labels["org.opencontainers.image.licenses"] == "Apache-2.0"
+
+
+@pytest.mark.parametrize("image", [*SERVED, "outrider-fetch"])
 def test_an_image_runs_as_nobody(image: str) -> None:
     assert podman("image", "inspect", "--format", "{{.User}}", f"{image}:test").strip() == "65532:65532"
 

@@ -12,7 +12,7 @@ import grpc
 import pytest
 import yaml
 
-from harness import (BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Cluster, Process, Server, cluster, eventually,
+from harness import (BIN, DRAFT_MODEL, PATIENCE, ROOT, TARGET_MODEL, Cluster, Process, Server, cluster, eventually,
                      inference_pb2_grpc, request, reserve_address, running as running_servers, start_coordinator,
                      start_draft, start_target)
 from manifests import (KUBERNETES, OVERLAYS, arguments, component_of, compose, container_of, flags, name_of, objects_of,
@@ -41,7 +41,7 @@ def deployed() -> Iterator[tuple[str, str, dict[str, str]]]:
             program = container_of(workload)["image"].split(":")[0]
             yield overlay, program, arguments(workload, objects_of(overlay))
     for name, service in compose()["services"].items():
-        if "build" in service:
+        if "command" in service and "build" in service:
             yield "compose", f"outrider-{name}", flags(service["command"])
 
 
@@ -195,3 +195,13 @@ def test_with_tls_as_deployed_only_those_with_a_token_are_served(tmp_path: Path)
         trust = ssl.create_default_context(cafile=str(files / "tls" / "ca.crt"))
         with urllib.request.urlopen(models, timeout=PATIENCE, context=trust) as answer:
             assert answer.status == 200
+
+
+def test_variables_of_the_container_that_has_all_are_flags_of_up() -> None:
+    help_text = subprocess.run([BIN / "outrider", "up", "--help"], capture_output=True, text=True, check=True).stdout
+    image = (ROOT / "deploy" / "docker" / "Dockerfile").read_text()
+    variables = {*compose()["services"]["all"]["environment"], *re.findall(r"\b(OUTRIDER_\w+)", image)}
+    assert len(variables) > 5
+    for variable in variables:
+        flag = "--" + variable.removeprefix("OUTRIDER_").lower().replace("_", "-")
+        assert re.search(rf"^ +{flag}[ ,]", help_text, re.M), variable

@@ -118,7 +118,7 @@ def test_a_killed_pair_that_is_started_again_loses_nothing(together: Cluster, ca
 
 def test_a_pair_told_to_end_answers_what_both_have_and_takes_nothing_new() -> None:
     # Small steps, so that there is work left when the signal comes.
-    served = Pair("--max-batch-tokens", "32", "--no-prefix-cache", "--drain", "60")
+    served = Pair("--max-batch-tokens", "32", "--no-prefix-cache", "--drain", "1000")
     with running(served), target_stream(served) as verifies, draft_stream(served.draft) as proposes:
         work = [Busy("draft", proposes), Busy("target", verifies)]
         served.terminate()

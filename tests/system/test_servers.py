@@ -44,7 +44,7 @@ class Busy:
         self.item = KINDS[kind][2]
         self.stream = stream
         length = stream.info.max_context - 20
-        self.prompts = [[300 + (i * j) % 700 for i in range(length)] for j in range(1, 21)]
+        self.prompts = [[300 + (i * j) % 700 for i in range(length)] for j in range(1, 9)]
         items = [self.item(1, prompt) for prompt in self.prompts]
         # The last one is answered at once, when the server has all others.
         stream.send(*items, type(items[0])())
@@ -64,7 +64,7 @@ def busy(kind: str, *flags: str) -> Iterator[tuple[Server, Busy]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_server_told_to_end_answers_what_it_has_and_takes_nothing_new(kind: str) -> None:
-    with busy(kind, "--drain", "60") as (server, work):
+    with busy(kind, "--drain", "1000") as (server, work):
         server.terminate()
         server.wait_for_event("draining")
         assert (server.health(), server.health(service="live")) == ("NOT_SERVING", "SERVING")

@@ -315,6 +315,23 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
       ->check(CLI::ExistingFile);
 }
 
+void DefineCompareFlags(CLI::App& command, CompareFlags& flags) {
+  DefineConnectionFlags(command, flags);
+  command.option_defaults()->group("Comparison");
+  command
+      .add_option(
+          "--prompt", flags.prompts,
+          "text that is continued greedily with every drafter; may be given again: the first is sampled from "
+          "too; four of ours")
+      ->allow_extra_args(false);
+  command.add_option("--max-tokens", flags.max_tokens, "of each greedy text")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  command.add_option("--samples", flags.samples, "texts sampled with each drafter")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+}
+
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
   command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();
   DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/cli/local_services.h"
@@ -70,12 +71,19 @@ struct ExplainFlags {
   uint64_t seed = 1;
 };
 
+struct CompareFlags : ChatFlags {
+  std::vector<std::string> prompts;  // none: ones of this command
+  uint32_t max_tokens = 64;
+  uint32_t samples = 400;
+};
+
 void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
 void DefineChatFlags(CLI::App& command, ChatFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 void DefineExplainFlags(CLI::App& command, ExplainFlags& flags);
+void DefineCompareFlags(CLI::App& command, CompareFlags& flags);
 
 // Settles --draft-model where it is not given: the shipped draft model for the shipped target, none for
 // others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
@@ -87,6 +95,8 @@ absl::StatusOr<int> RunChat(const ChatFlags& flags);
 absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
 absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
 absl::StatusOr<int> RunTop(const TopFlags& flags);
+// 1 if a drafter gives other texts than plain decoding.
+absl::StatusOr<int> RunCompare(const CompareFlags& flags);
 // Loads both models into this process.
 absl::StatusOr<int> RunExplain(const ExplainFlags& flags);
 

@@ -20,6 +20,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   DescribeFlags describe;
   TopFlags top;
   ExplainFlags explain;
+  CompareFlags compare;
   CLI::App* generate_command = app.add_subcommand("generate", "continue a text, or answer a question");
   CLI::App* chat_command = app.add_subcommand("chat", "talk with a model");
   CLI::App* up_command = app.add_subcommand("up", "start coordinator, draft and target, and stay");
@@ -27,18 +28,22 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   CLI::App* top_command = app.add_subcommand("top", "watch a coordinator and its servers at work");
   CLI::App* explain_command =
       app.add_subcommand("explain", "show rounds token by token: p, q, u and what is drawn");
+  CLI::App* compare_command =
+      app.add_subcommand("compare", "show that every drafter gives the target's texts, and how fast");
   DefineGenerateFlags(*generate_command, generate);
   DefineChatFlags(*chat_command, chat);
   DefineUpFlags(*up_command, up);
   DefineDescribeFlags(*describe_command, describe);
   DefineTopFlags(*top_command, top);
   DefineExplainFlags(*explain_command, explain);
+  DefineCompareFlags(*compare_command, compare);
   if (const std::optional<int> end = ParseCommandLine(app, argc, argv)) return *end;
   if (generate_command->parsed()) return RunGenerate(generate);
   if (chat_command->parsed()) return RunChat(chat);
   if (up_command->parsed()) return RunUp(up);
   if (top_command->parsed()) return RunTop(top);
   if (explain_command->parsed()) return RunExplain(explain);
+  if (compare_command->parsed()) return RunCompare(compare);
   return RunDescribe(describe);
 }
 

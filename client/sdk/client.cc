@@ -121,4 +121,13 @@ absl::StatusOr<v1::DescribeResponse> Client::Describe() const {
   return response;
 }
 
+absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) const {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.describe_timeout));
+  v1::TokenizeResponse response;
+  const grpc::Status status = stub_->Tokenize(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status);
+  return response;
+}
+
 }  // namespace outrider

@@ -19,7 +19,7 @@ namespace outrider {
 
 struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
-  absl::Duration describe_timeout = absl::Seconds(5);
+  absl::Duration describe_timeout = absl::Seconds(5);  // of Tokenize too
   absl::Duration generate_timeout = absl::InfiniteDuration();
   // How long to retry a generation that finds nobody or breaks off, where it was. Zero: not at all.
   absl::Duration retry_for = absl::ZeroDuration();
@@ -88,6 +88,8 @@ class Client {
                                       Cancellation* cancellation = nullptr) const;
 
   absl::StatusOr<v1::DescribeResponse> Describe() const;
+  // A prompt as the target would read it.
+  absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) const;
 
  private:
   Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)

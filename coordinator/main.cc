@@ -133,6 +133,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
       .local = !is_secured && IsLocalAddress(flags.http_listen),
       .allowed_origins = flags.allowed_origins,
       .served_model_names = flags.served_model_names,
+      .metrics = [&process] { return process.Metrics(); },
       .ready = [&process] { return process.serving(); },
       .authorize = nullptr,
       .on_refused = [&metrics](int status) { metrics.OnHttpRefused(status); },

@@ -56,9 +56,9 @@ class OfProcess final : public prometheus::Collectable {
   }
 };
 
-// GET /metrics over HTTP. No two of `series` have a family in common. Errors are those of HttpServer::Start.
-absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(
-    const std::string& listen, std::vector<std::shared_ptr<prometheus::Collectable>> series) {
+// GET /metrics over HTTP. Errors are those of HttpServer::Start.
+absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(const std::string& listen,
+                                                         std::function<HttpResponse()> metrics) {
   const auto refuse = [](int status, const std::string& message) {
     HttpResponse response;
     response.status = status;
@@ -76,16 +76,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> ServeMetrics(
     return refusal;
   };
   const auto answer =
-      [series = std::move(series)](const HttpRequest& /*request*/) -> asio::awaitable<HttpResponse> {
-    std::vector<prometheus::MetricFamily> families;
-    for (const auto& each : series) {
-      std::vector<prometheus::MetricFamily> its = each->Collect();
-      std::move(its.begin(), its.end(), std::back_inserter(families));
-    }
-    HttpResponse response;
-    response.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}};
-    response.body = prometheus::TextSerializer().Serialize(families);
-    co_return response;
+      [metrics = std::move(metrics)](const HttpRequest& /*request*/) -> asio::awaitable<HttpResponse> {
+    co_return metrics();
   };
   return HttpServer::Start(
       "--metrics-listen", listen, /*tls=*/nullptr, {.max_connections = kMaxScrapers},
@@ -151,6 +143,18 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
   app.add_option("--drain", flags.drain_seconds, drain)->check(CLI::Range(0.0, 1e6))->capture_default_str();
   app.add_option("--log-level", flags.log_level, "debug, info, warning or error")->capture_default_str();
   app.add_option("--log-format", flags.log_format, "auto, json or text")->capture_default_str();
+}
+
+HttpResponse ServerProcess::Metrics() const {
+  std::vector<prometheus::MetricFamily> families;  // no two of the series have one in common
+  for (const auto& each : series_) {
+    std::vector<prometheus::MetricFamily> its = each->Collect();
+    std::move(its.begin(), its.end(), std::back_inserter(families));
+  }
+  HttpResponse response;
+  response.headers = {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}};
+  response.body = prometheus::TextSerializer().Serialize(families);
+  return response;
 }
 
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
@@ -250,7 +254,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
   }
   if (!flags.metrics_listen.empty()) {
     process->metrics_ =
-        OUTRIDER_TRY(ServeMetrics(flags.metrics_listen, {process->series_.begin(), process->series_.end()}));
+        OUTRIDER_TRY(ServeMetrics(flags.metrics_listen, [&process = *process] { return process.Metrics(); }));
   }
   return process;
 }

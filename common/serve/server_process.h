@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/net/http_parser.h"
 #include "common/net/http_server.h"
 #include "common/rpc/server.h"
 #include "common/serve/stall_watch.h"
@@ -101,6 +102,9 @@ class ServerProcess {
   RpcServer& rpc(size_t endpoint = 0) { return *rpcs_[endpoint]; }
   // The bound address of /metrics; empty if there is none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
+
+  // What /metrics answers.
+  HttpResponse Metrics() const;
 
   // The model that an endpoint serves, or that is to be drafted with, for its metrics.
   void SetModelName(const std::string& model_name, size_t endpoint = 0) {

@@ -141,6 +141,8 @@ class Gateway::Server {
   asio::awaitable<HttpResponse> Answer(const HttpRequest& request) {
     const Route route = RouteOf(request.path);
     switch (route.kind) {
+      case Route::Kind::kMetrics:
+        co_return options_.metrics();
       case Route::Kind::kModels:
         co_return co_await ListModels();
       case Route::Kind::kModel:

@@ -1,4 +1,5 @@
-// An HTTP server that speaks OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, /health.
+// An HTTP server that speaks OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, /health;
+// and /metrics, for what looks for it at the port of the model, as vLLM has it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -28,7 +29,9 @@ struct GatewayOptions {
   std::vector<std::string> allowed_origins = {};
   // Names of the model: requests may use any of them, answers use the first. Empty: the target's own.
   std::vector<std::string> served_model_names = {};
-  // What /health reports. Called on any thread, like the rest.
+  // What /metrics answers. Called on any thread, like the rest.
+  std::function<HttpResponse()> metrics = [] { return HttpResponse(); };
+  // What /health reports.
   std::function<bool()> ready = {};
   // Whether an Authorization header, perhaps empty, opens everything but /health. Null: any does.
   std::function<absl::Status(absl::string_view authorization)> authorize = {};

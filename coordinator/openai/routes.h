@@ -20,6 +20,7 @@ struct Route {
     kUnknown,
     kServer,
     kHealth,
+    kMetrics,
     kModels,
     kModel,
     kCompletions,
@@ -64,6 +65,7 @@ inline Route RouteOf(const std::string& url) {
   const std::string path(absl::StripSuffix(url, "/"));
   if (url == "*") return {Route::Kind::kServer};
   if (path == "/health") return {Route::Kind::kHealth};
+  if (path == "/metrics") return {Route::Kind::kMetrics};
   if (path == "/v1/models") return {Route::Kind::kModels};
   if (path == "/v1/completions") return {Route::Kind::kCompletions};
   if (path == "/v1/chat/completions") return {Route::Kind::kChat};

@@ -234,6 +234,14 @@ def test_rules_become_objects_of_the_operator(tmp_path: Path) -> None:
                                                "metadata": {"name": "outrider-some-rules"}, "spec": groups}]
 
 
+def test_an_inference_pool_has_the_coordinators_at_their_http_port(tmp_path: Path) -> None:
+    objects = components_alone(["inference-pool"], tmp_path)
+    pool, coordinator = (find(objects, *of) for of in (("InferencePool", "outrider"), ("Deployment", "outrider-coordinator")))
+    assert pool["spec"]["selector"]["matchLabels"].items() <= labels_of(coordinator).items()
+    assert [each["number"] for each in pool["spec"]["targetPorts"]] == [
+        each["containerPort"] for each in container_of(coordinator)["ports"] if each["name"] == "http"]
+
+
 def test_compose_starts_the_same_services_on_the_same_ports() -> None:
     objects = objects_of("cpu")
     services = compose()["services"]

@@ -35,6 +35,16 @@ def test_models_and_health(pair: Cluster, client: openai.OpenAI) -> None:
         assert response.status == 200
 
 
+def test_metrics_are_at_the_port_of_the_model_too(pair: Cluster) -> None:
+    def families(address: str) -> list[str]:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as response:
+            assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+            return [line for line in response.read().decode().splitlines() if line.startswith("# TYPE")]
+
+    assert "# TYPE vllm:num_requests_waiting gauge" in families(pair.coordinator.http_address)
+    assert families(pair.coordinator.http_address) == families(pair.coordinator.metrics_address)
+
+
 BAD_FOR_ANY_MODEL: dict[str, tuple[str, dict[str, Any]]] = {
     "temperature": ("temperature", {"temperature": -1}),
     "temperature of another kind": ("temperature", {"extra_body": {"temperature": "hot"}}),

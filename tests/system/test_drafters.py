@@ -84,7 +84,8 @@ def test_a_prediction_is_drafted_from_and_changes_nothing(how: dict, pair: Clust
         stats = answer.speculation
         assert least <= stats.accepted_prediction_tokens <= min(stats.accepted, stats.prediction_tokens), prediction
         assert pair.generate(asked[0], prediction=prediction, **how).tokens == plain.tokens, "auto"
-    assert pair.generate(asked[0], prediction=plain.text, **how).speculation.accepted_prediction_tokens > 20
+    # Whether drafting pays is for the CPU to say, unless K is given.
+    assert pair.generate(asked[0], prediction=plain.text, k=8, **how).speculation.accepted_prediction_tokens > 20
     field = pair.refused(request(asked[0], prediction="x" * 1_000_000)).metadata["field"]
     assert field == "prediction"
 

@@ -175,7 +175,8 @@ def test_a_prediction_is_told_apart_in_the_usage(client: openai.OpenAI) -> None:
     plain = client.chat.completions.create(extra_body={"drafter": "none"}, **options)
     text = plain.choices[0].message.content
     for content in (text, [{"type": "text", "text": text}]):
-        predicted = client.chat.completions.create(prediction={"type": "content", "content": content}, **options)
+        predicted = client.chat.completions.create(prediction={"type": "content", "content": content}, extra_body={"draft_tokens": 8},
+                                                   **options)
         assert predicted.choices[0].message.content == text
         details = predicted.usage.completion_tokens_details
         assert details.accepted_prediction_tokens > 30 and details.rejected_prediction_tokens < 30

@@ -1,14 +1,14 @@
 """A flag that is given empty, as where a script's variable is not set, takes nothing from the next, which may be one of security."""
 
 import re
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from certificates import Authority, tls_flags
-from harness import BIN, DRAFT_MODEL, PATIENCE, TARGET_MODEL, Process, eventually, refusal, reserve_address, with_defaults
+from harness import DRAFT_MODEL, TARGET_MODEL, Process, eventually, refusal, reserve_address, with_defaults
+from help_page import flags_of, takes_a_value
 from http_clients import status_of
 
 PORTS = {"--listen": "127.0.0.1:0", "--metrics-listen": "127.0.0.1:0"}
@@ -20,11 +20,6 @@ STARTS = {
     "outrider-pair": {"--metrics-listen": "127.0.0.1:0", "--kv-blocks": "64", "--threads": "1"} | {
         f"--{of}-{name}": value for of in ("target", "draft") for name, value in (("model", str(DRAFT_MODEL)), ("listen", "127.0.0.1:0"))},
 }
-
-
-def flags_with_a_value(program: str) -> list[str]:
-    text = subprocess.run([BIN / program, "--help"], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
-    return re.findall(r"^ +(?:-\w,)?(--[\w-]+) [A-Z]", text, re.M)
 
 
 def next_flags(program: str, flag: str, tls: tuple[Path, Path]) -> list[str]:
@@ -42,8 +37,9 @@ def is_named(flag: str, line: str) -> bool:
 @pytest.mark.parametrize("program", STARTS)
 def test_no_flag_that_is_given_empty_takes_the_next(program: str, authority: Authority) -> None:
     tls = authority.sign("server")
-    flags = flags_with_a_value(program)
+    flags = [flag for flag, described in flags_of(program).items() if takes_a_value(described)]
     assert {*STARTS[program], "--tls-cert", "--tls-client-ca", "--token-file", "--health-listen", "--log-level", "--drain"} <= {*flags}
+    assert program != "outrider-coordinator" or {"--rule", "--schedule", "--drafter", "--generation-config"} <= {*flags}, "of a few words"
     following = {flag: next_flags(program, flag, tls) for flag in flags}
     with ThreadPoolExecutor(4) as pool:
         lines = pool.map(lambda flag: refusal(program, *with_defaults(STARTS[program], [f"{flag}=", *following[flag]])), flags)

@@ -11,6 +11,7 @@ from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
 from harness import BIN, PATIENCE, ROOT
+from help_page import flags_of, help_of
 
 PROGRAMS = ("outrider", "outrider-coordinator", "outrider-draft", "outrider-pair", "outrider-target")
 VARIABLE = re.compile(r"at least (OUTRIDER_\w+)")
@@ -68,11 +69,11 @@ def test_plug_ins_are_found_where_they_are_installed_and_where_a_variable_says(r
 
 
 def test_every_program_and_command_has_a_page_with_all_of_its_flags(root: Path) -> None:
-    commands = re.findall(r"^  ([a-z]+) ", run(BIN / "outrider", "--help").split("Subcommands:")[1], re.M)
+    commands = re.findall(r"^  ([a-z]+) ", help_of("outrider").split("Subcommands:")[1], re.M)
     pages = {name: [name] for name in PROGRAMS} | {f"outrider-{command}": ["outrider", command] for command in commands}
     for name, (program, *command) in pages.items():
         page = (root / "usr" / "share" / "man" / "man1" / f"{name}.1").read_text().replace("\\-", "-")
-        flags = re.findall(r"^ +(?:-\w,)?(--[a-z0-9-]+)", run(BIN / program, *command, "--help"), re.M)
+        flags = flags_of(program, *command)
         assert len(flags) > 2 and not [flag for flag in flags if flag not in page]
         assert str(ROOT) not in page
 
@@ -114,7 +115,7 @@ def test_units_start_programs_with_flags_that_they_have(root: Path) -> None:
         wanted = VARIABLE.search(path.read_text())
         assert wanted, path
         flag = "--" + wanted[1].removeprefix("OUTRIDER_").lower().replace("_", "-")
-        assert re.search(rf"^ +{flag} .*required", run(root / "usr" / "bin" / program, "--help"), re.M)
+        assert "required" in flags_of(program, folder=root / "usr" / "bin")[flag]
         assert f"/etc/outrider/{program.removeprefix('outrider-')}.env" == unit["Service"]["EnvironmentFile"]
 
 

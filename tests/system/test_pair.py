@@ -13,6 +13,7 @@ import pytest
 from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPE, PATIENCE, TARGET_MODEL, Cluster, Refusal, Server, draft_stream, eventually,
                      inference_pb2_grpc, load_goldens, refusal, reserve_address, running, start_coordinator, target_stream,
                      with_defaults)
+from help_page import help_of
 from models import WEIGHTS, copy_of
 from test_outages import Call, Streams, calls_of
 from test_servers import PROMPT, Busy, results_until_the_end
@@ -256,8 +257,7 @@ def test_models_that_are_no_pair_are_refused(tmp_path: Path) -> None:
 
 
 def test_help_has_a_flag_of_each_and_one_for_both() -> None:
-    text = subprocess.run([BIN / "outrider-pair", "--help"], check=True, capture_output=True, text=True).stdout
-    flags = re.findall(r"^ +(?:-\w,)?--([\w-]+)", text, re.M)
+    flags = re.findall(r"^ +(?:-\w,)?--([\w-]+)", help_of("outrider-pair"), re.M)
     assert {"target-model", "draft-model", "target-listen", "draft-listen", "target-dtype", "draft-dtype"} <= set(flags)
     assert {"device", "engine", "threads", "kv-blocks", "top-n", "metrics-listen"} <= set(flags)
     assert not {"model", "listen", "dtype", "tensor-parallel", "rank"} & set(flags) and len(flags) == len(set(flags))

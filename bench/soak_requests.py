@@ -133,17 +133,21 @@ def http_client_leaves(w: Worker) -> str:
     return "left"
 
 
+def ended_by_a_deadline(w: Worker, error: grpc.RpcError, began: float) -> str:
+    if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
+        return "late"
+    assert is_unavailable(error), error
+    w.load.lost(began, error)
+    return "lost"
+
+
 def short_deadline(w: Worker) -> str:
     wanted, began = request(w.call().prompt, **w.speculation(), **ENDLESS), time.monotonic()
     try:
         for _ in w.stub.Generate(wanted, timeout=w.rng.choice([0.001, 0.05, 0.3])):
             pass
     except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return "late"
-        assert is_unavailable(error), error
-        w.load.lost(began, error)
-        return "lost"
+        return ended_by_a_deadline(w, error, began)
     raise AssertionError("800 tokens within so short a deadline")
 
 
@@ -155,11 +159,7 @@ def deadline_of_several(w: Worker) -> str:
         for chunk in w.stub.Generate(wanted, timeout=w.rng.randint(1, 40) / 1000, wait_for_ready=True):
             answers[chunk.sample].add(chunk)
     except grpc.RpcError as error:
-        if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return "late"
-        assert is_unavailable(error), error
-        w.load.lost(began, error)
-        return "lost"
+        return ended_by_a_deadline(w, error, began)
     for answer in answers:
         answer.check()
     return "whole"

@@ -48,10 +48,11 @@ struct Answer {
   bool unread = false;  // on_chunk ended it
 };
 
-// What to do with an answer, on the thread of the call.
+// What to do with an answer, on the thread of the call; by default nothing before it is whole.
 struct AnswerReader {
-  std::function<bool(const v1::GenerateResponse&)> on_chunk;  // false once nobody reads any more
-  std::function<void(const absl::StatusOr<std::vector<Completion>>&)> on_end;
+  // False once nobody reads any more.
+  std::function<bool(const v1::GenerateResponse&)> on_chunk = [](const auto&) { return true; };
+  std::function<void(const absl::StatusOr<std::vector<Completion>>&)> on_end = [](const auto&) {};
 };
 
 // Generates on a thread of its own. Ends the process if that thread hangs a second after a signal, as in a

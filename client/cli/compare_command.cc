@@ -78,9 +78,7 @@ double PValue(const std::map<Ids, int>& counts, const Law& law) {
 std::vector<v1::DrafterKind> DraftersOf(const v1::DescribeResponse& description) {
   std::vector<v1::DrafterKind> drafters = {v1::DRAFTER_KIND_NONE};
   if (description.has_draft()) drafters.push_back(v1::DRAFTER_KIND_MODEL);
-  for (v1::DrafterKind each : {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_AUTO}) {
-    drafters.push_back(each);
-  }
+  drafters.insert(drafters.end(), {v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY, v1::DRAFTER_KIND_AUTO});
   for (const OwnDrafter& own : kOwnDrafters) {
     if (FindProposer(description.target(), own.proposer) != nullptr) drafters.push_back(own.drafter);
   }
@@ -98,10 +96,11 @@ class Comparison {
     std::vector<Row> rows;
     for (v1::DrafterKind drafter : DraftersOf(description)) rows.push_back({drafter});
     for (const std::string& prompt : flags_.prompts) {
-      std::vector<Ids> texts;
+      Ids plain;
       for (Row& row : rows) {
-        texts.push_back(OUTRIDER_TRY(Greedy(prompt, row)));
-        row.equal += texts.back() == texts.front() ? 1 : 0;
+        Ids text = OUTRIDER_TRY(Greedy(prompt, row));
+        if (row.drafter == v1::DRAFTER_KIND_NONE) plain = text;
+        row.equal += text == plain ? 1 : 0;
       }
     }
     const Law law = OUTRIDER_TRY(LawAfter(flags_.prompts.front()));
@@ -113,8 +112,7 @@ class Comparison {
  private:
   // CANCELLED with signal() set if one came.
   absl::StatusOr<std::vector<Completion>> Generate(const v1::GenerateRequest& request) {
-    Answer answer =
-        Ask(connection_, request, signals_, {[](const auto&) { return true; }, [](const auto&) {}});
+    Answer answer = Ask(connection_, request, signals_, {});
     signal_ = answer.signal;
     if (signal_ != 0) return absl::CancelledError();
     return std::move(answer.samples);

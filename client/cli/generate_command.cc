@@ -169,8 +169,7 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
   OUTRIDER_TRY(answer.samples.status());
   if (!flags.compare_plain) return 0;
 
-  const AnswerReader nobody = {[](const auto&) { return true; }, [](const auto&) {}};
-  const Answer plain = Ask(*connection, WithoutSpeculation(request), signals, nobody);
+  const Answer plain = Ask(*connection, WithoutSpeculation(request), signals, {});
   if (plain.signal != 0) return 128 + plain.signal;
   OUTRIDER_TRY(plain.samples.status());
   writer.Note(Comparison(answer.samples->front(), plain.samples->front()));

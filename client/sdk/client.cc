@@ -23,6 +23,20 @@ std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
   return v1::Inference::NewStub(channel)->Describe(&context, {}, &response).error_message();
 }
 
+// A call of one answer, without retries.
+template <typename Request, typename Response>
+absl::StatusOr<Response> CallOnce(v1::Inference::Stub& stub,
+                                  grpc::Status (v1::Inference::Stub::*method)(grpc::ClientContext*,
+                                                                              const Request&, Response*),
+                                  const Request& request, absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  Response response;
+  const grpc::Status status = (stub.*method)(&context, request, &response);
+  if (!status.ok()) return FromGrpc(status);
+  return response;
+}
+
 }  // namespace
 
 absl::StatusOr<Client> Client::Connect(const std::string& address, const ClientOptions& options) {
@@ -113,21 +127,11 @@ absl::StatusOr<Completion> Client::Generate(const v1::GenerateRequest& request, 
 }
 
 absl::StatusOr<v1::DescribeResponse> Client::Describe() const {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.describe_timeout));
-  v1::DescribeResponse response;
-  const grpc::Status status = stub_->Describe(&context, v1::DescribeRequest(), &response);
-  if (!status.ok()) return FromGrpc(status);
-  return response;
+  return CallOnce(*stub_, &v1::Inference::Stub::Describe, v1::DescribeRequest(), options_.describe_timeout);
 }
 
 absl::StatusOr<v1::TokenizeResponse> Client::Tokenize(const v1::TokenizeRequest& request) const {
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + options_.describe_timeout));
-  v1::TokenizeResponse response;
-  const grpc::Status status = stub_->Tokenize(&context, request, &response);
-  if (!status.ok()) return FromGrpc(status);
-  return response;
+  return CallOnce(*stub_, &v1::Inference::Stub::Tokenize, request, options_.describe_timeout);
 }
 
 }  // namespace outrider

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -37,17 +37,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def container(image: str, *arguments: str) -> Iterator[str]:
-    name = podman("run", "--detach", *RESTRICTED, f"{image}:test", *arguments).strip()
+def container(image: str, *arguments: str, options: Sequence[str] = ()) -> Iterator[str]:
+    name = podman("run", "--detach", *RESTRICTED, *options, f"{image}:test", *arguments).strip()
     try:
         yield name
     finally:
         podman("rm", "--force", "--time", "0", name)
 
 
-def wait_for(name: str, event: str) -> None:
+def wait_for(name: str, said: str) -> None:
     end = time.monotonic() + PATIENCE
-    while f'"event":"{event}"' not in (log := podman("logs", name) + _errors(name)):
+    while said not in (log := podman("logs", name) + _errors(name)):
         assert time.monotonic() < end, log
         time.sleep(0.1)
 
@@ -72,8 +72,8 @@ def test_the_containers_generate_text() -> None:
     addresses = {name: f"127.0.0.1:{ports[name]}" for name in ("target", "draft")}
     with start("target") as target, start("draft") as draft, start("coordinator", **addresses) as coordinator:
         for name in (target, draft):
-            wait_for(name, "serving")
-        wait_for(coordinator, "connected")
+            wait_for(name, '"event":"serving"')
+        wait_for(coordinator, '"event":"connected"')
         answer = json.loads(podman("run", "--rm", *RESTRICTED, "outrider:test", "generate", "It was a dark evening",
                                    "--address", f"127.0.0.1:{ports['coordinator']}", "--json", "--ignore-eos",
                                    "--max-tokens", "20"))
@@ -88,12 +88,8 @@ def test_one_container_is_enough() -> None:
     variables = [f"--env=OUTRIDER_{name}=127.0.0.1:{port}" for name, port in zip(("LISTEN", "HTTP_LISTEN", "METRICS_LISTEN"), ports)]
     others = [f"--env=OUTRIDER_{name}=127.0.0.1:0" for name in (
         "DRAFT_LISTEN", "TARGET_LISTEN", "DRAFT_METRICS_LISTEN", "TARGET_METRICS_LISTEN")]
-    name = podman("run", "--detach", *RESTRICTED, f"--tmpfs={tempfile.gettempdir()}", *variables, *others, "outrider-up:test").strip()
-    try:
-        end = time.monotonic() + PATIENCE
-        while "Ctrl-C stops" not in (log := podman("logs", name) + _errors(name)):
-            assert time.monotonic() < end, log
-            time.sleep(0.1)
+    with container("outrider-up", options=[f"--tmpfs={tempfile.gettempdir()}", *variables, *others]) as name:
+        wait_for(name, "Ctrl-C stops")
         asked = urllib.request.Request(f"http://127.0.0.1:{ports[1]}/v1/completions", headers={"Content-Type": "application/json"},
                                        data=json.dumps({"prompt": "It was a dark evening", "max_tokens": 8}).encode())
         with urllib.request.urlopen(asked) as answer:
@@ -101,8 +97,6 @@ def test_one_container_is_enough() -> None:
         podman("exec", name, "/opt/outrider/bin/outrider", "describe", "--address", f"127.0.0.1:{ports[0]}")
         podman("stop", "--time", "30", name)
         assert podman("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
-    finally:
-        podman("rm", "--force", "--time", "0", name)
 
 
 @pytest.mark.parametrize("image", SERVED)

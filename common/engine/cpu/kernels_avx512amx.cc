@@ -161,13 +161,7 @@ void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, Sums& s
              sizeof(wide[0].pairs[0]), kTileBytes);
   }
   StoreTiles(operands, sums);
-  if constexpr (kStorage == Storage::kInt8) {
-    for (int r = 0; r < operands.rows(); ++r) {
-      for (int c = 0; c < kPanelVecs; ++c) {
-        sums.rows[r][c] *= Load(reinterpret_cast<const float*>(head) + c * kLanes);
-      }
-    }
-  }
+  if constexpr (kStorage == Storage::kInt8) ScaleSums(head, operands.rows(), sums.rows);
 }
 
 // The same for weights in blocks. `block_sums` are those of the first row.

@@ -139,12 +139,16 @@ Json CompletionJson(const Completion& completion) {
 
 double Quotient(double a, double b) { return b > 0 ? a / b : 0; }
 
-double SecondsOf(const v1::Usage& usage) { return usage.first_token_seconds() + usage.decode_seconds(); }
-
+// Of what follows the first token: how long the prompt takes is no matter of speculation, and depends on the
+// prefix cache.
 std::string Speed(const v1::Usage& usage) {
-  const double seconds = SecondsOf(usage);
-  return absl::StrFormat("%d tokens in %.2f s, %.1f tokens/s", usage.completion_tokens(), seconds,
-                         Quotient(static_cast<double>(usage.completion_tokens()), seconds));
+  const uint32_t tokens = usage.completion_tokens();
+  if (tokens < 2 || usage.decode_seconds() <= 0) {
+    return absl::StrFormat("%d token%s in %.2f s", tokens, tokens == 1 ? "" : "s",
+                           usage.first_token_seconds());
+  }
+  return absl::StrFormat("%d tokens, the first after %.2f s, then %.1f tokens/s", tokens,
+                         usage.first_token_seconds(), (tokens - 1) / usage.decode_seconds());
 }
 
 }  // namespace
@@ -283,7 +287,7 @@ std::string Comparison(const Completion& drafted, const Completion& plain) {
   const v1::Usage& usage = plain.finish.usage();
   return absl::StrFormat(
       "plain decoding: %s; %.2f times as fast with speculation\nsame text as plain decoding: %s",
-      Speed(usage), Quotient(SecondsOf(usage), SecondsOf(drafted.finish.usage())),
+      Speed(usage), Quotient(usage.decode_seconds(), drafted.finish.usage().decode_seconds()),
       drafted.text == plain.text ? "yes" : "no");
 }
 

@@ -8,7 +8,8 @@
 namespace outrider {
 namespace {
 
-// Nothing is known before this many rounds with a draft, and this K is taken.
+// Acceptance is not known before this many rounds with a draft. Until then something is drafted, at most so
+// much.
 constexpr int kRoundsToLearn = 12;
 constexpr int kWhileLearning = 4;
 // One round in this many drafts a token more or less than seems best: times can only be told apart at
@@ -140,7 +141,13 @@ DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generatio
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
   };
-  if (kind.drafted_rounds < kRoundsToLearn) return all_of(std::min(most, kWhileLearning));
+  if (kind.drafted_rounds < kRoundsToLearn) {
+    // The first draft and a plain round show what rows cost, which on some processors is as much as a step.
+    const int longest = std::min(most, kWhileLearning);
+    if (running_ > 1 || kind.drafted_rounds == 0) return all_of(longest);
+    if (!kind.had_plain_round) return {};
+    return all_of(std::max(Best(kind, kind.acceptance.alpha(), longest), 1));
+  }
   if (running_ > 1) return {std::min(kind.common, most)};
   const double excess = kind.acceptance.ExcessOfRejections(generation.recent_acceptance());
   const double alpha = std::max(1 - excess * (1 - kind.acceptance.alpha()), 0.0);
@@ -207,6 +214,7 @@ void DraftChoice::OnRound(const RoundReport& round) {
   kind.costs.ObserveVerify(round.times, running_);
   if (!failed && proposal.empty()) {
     ++kind.plain_rounds;
+    kind.had_plain_round = true;
     return;
   }
   // Knowledge of the draft is as old as the last round that asked for one.

@@ -69,6 +69,7 @@ class DraftChoice {
     Acceptance acceptance;
     bool ahead = false;
     int drafted_rounds = 0, chosen_rounds = 0;
+    bool had_plain_round = false;
     int plain_rounds = 0;       // since anything was drafted
     int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
     // With several generations: their common K, and the rounds until it is chosen anew.

@@ -12,6 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 constexpr OutputStyle kPipe = {};
 constexpr OutputStyle kTerminal = {.terminal = true, .colour = false};
@@ -129,9 +130,18 @@ v1::Finish Finish() {
 }
 
 TEST(Summary, GivesRatesOfTheWholeAnswer) {
-  EXPECT_EQ(Summary(Finish()),
-            "12 tokens in 2.00 s, 6.0 tokens/s; 4 target calls, 3.00 tokens a call; acceptance 50.0 % (8 of "
-            "16 drafted)");
+  EXPECT_EQ(
+      Summary(Finish()),
+      "12 tokens, the first after 0.50 s, then 7.3 tokens/s; 4 target calls, 3.00 tokens a call; acceptance "
+      "50.0 % (8 of 16 drafted)");
+}
+
+TEST(Summary, HasNoRateWhereNothingFollowsTheFirstTokens) {
+  v1::Finish finish = Finish();
+  finish.mutable_usage()->set_decode_seconds(0);
+  EXPECT_THAT(Summary(finish), StartsWith("12 tokens in 0.50 s; "));
+  finish.mutable_usage()->set_completion_tokens(1);
+  EXPECT_THAT(Summary(finish), StartsWith("1 token in 0.50 s; "));
 }
 
 TEST(Summary, SaysWhenNothingWasDrafted) {
@@ -143,9 +153,12 @@ TEST(Summary, SaysWhenNothingWasDrafted) {
 TEST(Comparison, SaysWhetherTheTextIsThatOfPlainDecoding) {
   const Completion drafted = {"a text", {}, Finish()};
   Completion plain = drafted;
-  plain.finish.mutable_usage()->set_decode_seconds(plain.finish.usage().decode_seconds() + 3);
+  plain.finish.mutable_usage()->set_decode_seconds(3.75);
+  // The prompt is in the prefix cache by then.
+  plain.finish.mutable_usage()->set_first_token_seconds(0.1);
   EXPECT_EQ(Comparison(drafted, plain),
-            "plain decoding: 12 tokens in 5.00 s, 2.4 tokens/s; 2.50 times as fast with speculation\n"
+            "plain decoding: 12 tokens, the first after 0.10 s, then 2.9 tokens/s; 2.50 times as fast with "
+            "speculation\n"
             "same text as plain decoding: yes");
   plain.text = "another";
   EXPECT_THAT(Comparison(drafted, plain), HasSubstr("same text as plain decoding: no"));

@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build package install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants
+.PHONY: help demo test build package install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants test-tracing
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -49,6 +49,10 @@ test-mutants: install ## whether the tests notice the bugs of tests/mutants; ten
 test-docker: install ## builds the images on a fresh Debian and generates with them; some minutes
 	@scripts/build_images
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_images.py
+
+test-tracing: build install ## spans through OpenTelemetry's collector, which it builds: ten minutes the first time
+	@scripts/install_collector
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_collector.py
 
 lint: install ## formatting, clang-tidy, ruff, shellcheck
 	@scripts/lint

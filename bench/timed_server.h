@@ -62,7 +62,8 @@ class TimedServer {
                                           .wake = [&] { poller.Wake(); },
                                           .hold_answers = [&] { service->HoldAnswers(); },
                                           .release_answers = [&] { service->ReleaseAnswers(); }});
-    server->service_ = spec.make_service(*server->worker_, server->info_, /*grammars=*/nullptr);
+    server->service_ =
+        spec.make_service(*server->worker_, server->info_, /*grammars=*/nullptr, /*tracer=*/nullptr);
     auto rpc = RpcServer::Start(listen, {}, server->service_->service(), &server->poller_);
     if (!rpc.ok()) return rpc.status();
     server->rpc_ = *std::move(rpc);

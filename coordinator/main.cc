@@ -179,6 +179,7 @@ absl::Status Serve(const Flags& flags) {
   const auto credentials = OUTRIDER_TRY(MakeChannelCredentials(flags.backend));
   auto registry = std::make_shared<prometheus::Registry>();
   Metrics metrics(*registry, flags.admission.max_samples);
+  const std::unique_ptr<Tracer> tracer = Tracer::FromEnvironment("outrider-coordinator");
   GrpcContext context(absl::Seconds(flags.process.busy_poll_seconds));
   asio::thread_pool resolvers(kResolverThreads);
   std::unique_ptr<Pools> pools;
@@ -217,7 +218,8 @@ absl::Status Serve(const Flags& flags) {
                                        .draft_budget = ToDuration(flags.draft_budget_seconds),
                                        .ngram = flags.ngram,
                                        .policy = &policy,
-                                       .metrics = &metrics},
+                                       .metrics = &metrics,
+                                       .tracer = tracer.get()},
                             .parsers = &parsers,
                             .mixed_numerics = flags.mixed_numerics,
                             .defaults = loaded.defaults,
@@ -252,6 +254,7 @@ absl::Status Serve(const Flags& flags) {
   // would cancel calls that come meanwhile, which looks like their clients' doing.
   const Clock::time_point end = Clock::now() + kUnread;
   while (service.unfinished() > 0 && Clock::now() < end) std::this_thread::sleep_for(kUnread / 1000);
+  if (tracer != nullptr) tracer->Flush();
   process->Exit(absl::ZeroDuration());
 }
 

@@ -111,13 +111,13 @@ absl::Status ParsePropose(const v1::ProposeItem& item, const v1::ServerInfo& inf
 }  // namespace
 
 std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
-                                                GrammarCache* grammars, int default_top_n) {
+                                                GrammarCache* grammars, Tracer* tracer, int default_top_n) {
   using Raw = v1::Draft::WithRawMethod_Propose<v1::Draft::Service>;
   using Service = ItemService<Raw, v1::ProposeRequest, v1::ProposeResponse, &Raw::RequestPropose>;
   return std::make_unique<Service>(
       worker, info, std::make_unique<GrammarGate>(worker, grammars, UntilCompiled::kGoWithout),
-      [&worker, &info, default_top_n](const v1::DraftItem& item, const Service::Results& results,
-                                      GrammarGate& gate) {
+      [&worker, &info, tracer, default_top_n](const v1::DraftItem& item, const Service::Results& results,
+                                              GrammarGate& gate) {
         if (item.has_promote()) {
           const auto id = ParseSequenceId(item.promote().sequence_id());
           if (id.ok()) worker.Promote(*id, DeadlineOf(item.promote().budget()));
@@ -131,7 +131,7 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
               if (propose.draw_next()) PostNext(propose.sequence(), results, work);
               return ParsePropose(propose, info, work);
             },
-            FillResult, results, gate);
+            FillResult, results, gate, StartItemSpan(tracer, "draft", propose.sequence()));
       });
 }
 
@@ -155,8 +155,8 @@ ModelServiceSpec DraftSpec() {
           },
       .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
       .make_service =
-          [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars) {
-            return MakeDraftService(worker, info, grammars, *top_n);
+          [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars, Tracer* tracer) {
+            return MakeDraftService(worker, info, grammars, tracer, *top_n);
           }};
 }
 

@@ -11,7 +11,7 @@ namespace outrider {
 // ModelServiceSpec::make_service. Keeps `default_top_n` tokens of a distribution unless the request says
 // otherwise.
 std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
-                                                GrammarCache* grammars, int default_top_n);
+                                                GrammarCache* grammars, Tracer* tracer, int default_top_n);
 
 // What a program says of the draft that it serves.
 ModelServiceSpec DraftSpec();

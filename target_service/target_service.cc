@@ -124,18 +124,18 @@ absl::Status ParseVerify(const v1::VerifyItem& item, const v1::ServerInfo& info,
 }  // namespace
 
 std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info,
-                                                 GrammarCache* grammars) {
+                                                 GrammarCache* grammars, Tracer* tracer) {
   using Raw = v1::Target::WithRawMethod_Verify<v1::Target::Service>;
   using Service = ItemService<Raw, v1::VerifyRequest, v1::VerifyResponse, &Raw::RequestVerify>;
   return std::make_unique<Service>(
       worker, info, std::make_unique<GrammarGate>(worker, grammars, UntilCompiled::kWait),
-      [&info](const v1::TargetItem& item, const Service::Results& results, GrammarGate& gate) {
+      [&info, tracer](const v1::TargetItem& item, const Service::Results& results, GrammarGate& gate) {
         const int vocab_size = static_cast<int>(info.vocab_size());
         SubmitItem(
             item.has_verify() ? &item.verify().sequence() : nullptr, vocab_size,
             std::min(kDefaultTopN, vocab_size),
-            [&](WorkItem& work) { return ParseVerify(item.verify(), info, work); }, FillResult, results,
-            gate);
+            [&](WorkItem& work) { return ParseVerify(item.verify(), info, work); }, FillResult, results, gate,
+            StartItemSpan(tracer, "verify", item.verify().sequence()));
       });
 }
 

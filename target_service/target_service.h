@@ -10,7 +10,7 @@ namespace outrider {
 // Converts items to work and answers to results. Thread-safe. Arguments are as in
 // ModelServiceSpec::make_service.
 std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info,
-                                                 GrammarCache* grammars);
+                                                 GrammarCache* grammars, Tracer* tracer);
 
 // What a program says of the target that it serves.
 ModelServiceSpec TargetSpec();

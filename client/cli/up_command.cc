@@ -1,3 +1,4 @@
+#include <signal.h>
 #include <string.h>
 
 #include <algorithm>
@@ -169,7 +170,8 @@ absl::StatusOr<int> RunUp(const LocalServicesOptions& given) {
     stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
   }
   Say("stopping");
-  return 128 + stop_signal;
+  // As the services do: SIGTERM is how whoever runs them ends them.
+  return stop_signal == SIGTERM ? 0 : 128 + stop_signal;
 }
 
 }  // namespace outrider

@@ -10,6 +10,7 @@
 #include "absl/strings/escaping.h"
 #include "common/engine/worker.h"
 #include "common/obs/log.h"
+#include "common/obs/tracer.h"
 #include "common/rpc/batch_server.h"
 #include "common/serve/grammar_gate.h"
 #include "common/serve/model_service.h"
@@ -37,15 +38,35 @@ bool HandleControlItem(const Item& item, Worker& worker, GrammarGate& gate) {
   return false;
 }
 
+// The span of an item whose sender traces it.
+inline Span StartItemSpan(Tracer* tracer, absl::string_view name, const v1::SequenceUpdate& update) {
+  const std::string& parent = update.context().traceparent();
+  return parent.empty() ? Span() : StartSpan(tracer, Span::Kind::kServer, name, parent);
+}
+
+// Ends the span of an item that is answered.
+inline void EndSpan(const Answer& answer, Span& span) {
+  span.Set({{"outrider.queue_us", absl::ToInt64Microseconds(answer.timing.queue)},
+            {"outrider.compute_us", absl::ToInt64Microseconds(answer.timing.compute)},
+            {"outrider.batch_sequences", answer.timing.batch_sequences},
+            {"outrider.batch_rows", answer.timing.batch_rows},
+            {"outrider.cached_tokens", answer.num_computed}});
+  span.SetStatus(answer.status);
+  span.End();
+}
+
 // Submits an item's work by `gate` and posts the answer. `update` is the item's; null if the item is
-// empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer. `fill_result(answer,
-// result)` adds what only one of the services answers with; the answer may be an error.
+// empty. `span` lasts until then. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer.
+// `fill_result(answer, result)` adds what only one of the services answers with; the answer may be an error.
 template <class Response, class ParseWork, class FillResult>
 void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
-                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, GrammarGate& gate) {
+                FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, GrammarGate& gate,
+                Span span) {
   const std::string id = update == nullptr ? "" : update->sequence_id();
   const uint64_t round = update == nullptr ? 0 : update->round();
-  auto answer = [results, id, round, fill_result](const Answer& a) {
+  const auto traced = span.records() ? std::make_shared<Span>(std::move(span)) : nullptr;
+  auto answer = [results, id, round, fill_result, traced](const Answer& a) {
+    if (traced != nullptr) EndSpan(a, *traced);
     typename Outbox<Response>::Item result;
     result.set_sequence_id(id);
     result.set_round(round);
@@ -56,8 +77,8 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
     results->Post(std::move(result));
   };
   if (update == nullptr) return answer(Refusal(InvalidFor("ITEM_EMPTY", "the item is empty"), 0));
-  // The first update of a sequence carries the request's context, and the first after the server lost it.
-  if (update->has_context() && LogEnabled(LogLevel::kDebug)) {
+  // The first update of a sequence names the request, and the first after the server lost it.
+  if (!update->context().request_id().empty() && LogEnabled(LogLevel::kDebug)) {
     LogDebug("sequence", {{"request_id", update->context().request_id()},
                           {"traceparent", update->context().traceparent()},
                           {"sequence", absl::BytesToHexString(id)},

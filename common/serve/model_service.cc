@@ -129,7 +129,7 @@ RunnerOptions RunnerFor(const ModelServiceSpec& spec, const ServiceFlags& servic
   return options;
 }
 
-Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
+Models MakeModels(const ModelProgramSpec& program, const Flags& flags, Tracer* tracer) {
   Models models;
   for (size_t i = 0; i < program.services.size(); ++i) {
     const ServiceFlags& service = flags.services[i];
@@ -141,7 +141,8 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags) {
                                .max_draft_tokens = flags.max_draft_tokens,
                                .max_tree_nodes = flags.max_tree_nodes,
                                .stall_timeout = absl::Seconds(flags.stall_seconds),
-                               .busy_poll = absl::Seconds(flags.process.busy_poll_seconds)};
+                               .busy_poll = absl::Seconds(flags.process.busy_poll_seconds),
+                               .tracer = tracer};
     options.worker.sequences.lease = absl::Seconds(flags.lease_seconds);
     models.push_back(std::make_unique<ServedModel>(program.services[i], std::move(options)));
   }
@@ -206,7 +207,8 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
 
 // Returns only if it cannot start, with the reason.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
-  const Models models = MakeModels(program, flags);
+  const std::unique_ptr<Tracer> tracer = Tracer::FromEnvironment(absl::StrCat("outrider-", program.name));
+  const Models models = MakeModels(program, flags, tracer.get());
   OUTRIDER_TRY(Check(models, flags));
   Load(models, flags);
   if (flags.runner.parallel.rank > 0) models.front()->Follow();
@@ -222,6 +224,7 @@ absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   });
   const absl::Time deadline = absl::Now() + absl::Seconds(flags.process.drain_seconds);
   for (const std::unique_ptr<ServedModel>& model : models) model->Finish(deadline);
+  if (tracer != nullptr) tracer->Flush();
   process.Exit(absl::Seconds(1));
 }
 

@@ -11,6 +11,7 @@
 
 #include "common/engine/worker.h"
 #include "common/grammar/grammar_cache.h"
+#include "common/obs/tracer.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/sequence.pb.h"
 
@@ -47,9 +48,10 @@ struct ModelServiceSpec {
   // Adds to `info` what is specific to this service; may be null.
   std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
   std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
-  // The gRPC service. `worker` and `info` outlive it, and `grammars`, which may be null for none, ends first.
+  // The gRPC service. `worker`, `info` and `tracer` outlive it, and `grammars` ends first. The last two may
+  // be null.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info,
-                                               GrammarCache* grammars)>
+                                               GrammarCache* grammars, Tracer* tracer)>
       make_service;
 };
 

@@ -234,7 +234,7 @@ Endpoint ServedModel::Start() {
     const ModelConfig& config = worker_->runner().config();
     return VocabularyOf(*tokenizer_, config.decoder.vocab_size, config.eos_token_ids);
   });
-  service_ = spec_.make_service(*worker_, info_, &*grammars_);
+  service_ = spec_.make_service(*worker_, info_, &*grammars_, options_.tracer);
   return {.flag = options_.listen_flag,
           .listen = options_.listen,
           .service = service_->service(),

@@ -71,6 +71,7 @@ struct ServedModelOptions {
   int max_tree_nodes = 64;
   absl::Duration stall_timeout;
   absl::Duration busy_poll;
+  Tracer* tracer = nullptr;  // outlives the model; null for no traces
 };
 
 // Its functions are called in the order of their declaration, on the main thread except for Load.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/obs/log.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/drafters.h"
 #include "common/rpc/error.h"
 #include "common/spec/status.h"
 #include "coordinator/api/request_context.h"
@@ -59,11 +60,13 @@ asio::awaitable<absl::Status> GenerateCall::Sample::Send(v1::GenerateResponse ch
 }
 
 GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call,
-                           const grpc::ByteBuffer& request, v1::RequestContext context, std::string client)
+                           const grpc::ByteBuffer& request, v1::RequestContext context, Span span,
+                           std::string client)
     : parts_(*parts),
       executor_(parts->decode.executor),
       readable_(ParseMessage(request, &proto_, kMaxRequestObjects)),
       context_(std::move(context)),
+      span_(std::move(span)),
       client_(std::move(client)),
       deadline_(DeadlineOf(call->raw_deadline())),
       received_(Clock::now()),
@@ -121,9 +124,11 @@ asio::awaitable<void> GenerateCall::Run() {
     LogEnd(status);
   } else {
     LogInfo("request refused", {{"request_id", context_.request_id()},
+                                {"traceparent", context_.traceparent()},
                                 {"code", absl::StatusCodeToString(status.code())},
                                 {"error", status.message()}});
   }
+  EndSpan(status);
   parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
   // A request refused for its content, or for how many its sender has, took no time.
   const bool is_refusal = !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
@@ -285,18 +290,56 @@ void GenerateCall::StartSiblings() {
   }
 }
 
-void GenerateCall::LogEnd(const absl::Status& status) const {
-  int64_t emitted = 0;
-  v1::SpeculationStats stats;
+GenerateCall::Totals GenerateCall::totals() const {
+  if (search_ != nullptr) return {search_->steps(), search_->stats()};
+  Totals totals;
   for (const auto& sample : samples_) {
-    emitted += sample->loop.generation.emitted();
-    AddCounts(sample->loop.generation.stats(), &stats);
+    totals.emitted += sample->loop.generation.emitted();
+    AddCounts(sample->loop.generation.stats(), &totals.stats);
   }
-  if (search_ != nullptr) {
-    emitted = search_->steps();
-    stats = search_->stats();
+  return totals;
+}
+
+void GenerateCall::EndSpan(const absl::Status& status) {
+  if (!span_.records()) return;
+  const std::string operation = proto_.has_chat() ? "chat" : "text_completion";
+  const v1::ServerInfo* const target = parts_.decode.targets->info();
+  const std::string model = target != nullptr ? target->model() : "";
+  span_.SetName(absl::StrCat(operation, model.empty() ? "" : " ", model));
+  span_.Set({{"gen_ai.operation.name", operation},
+             {"gen_ai.provider.name", "outrider"},
+             {"gen_ai.request.model", model},
+             {"gen_ai.response.model", model},
+             {"gen_ai.response.id", context_.request_id()}});
+  span_.SetStatus(status);
+  if (begun()) {
+    const v1::SamplingParams& sampling = request().params.sampling();
+    const Totals all = totals();
+    span_.Set({{"gen_ai.request.max_tokens", request().max_tokens},
+               {"gen_ai.request.choice.count", request().samples},
+               {"gen_ai.request.temperature", sampling.has_temperature() ? sampling.temperature() : 1.0},
+               {"gen_ai.request.top_p", sampling.has_top_p() ? sampling.top_p() : 1.0},
+               {"gen_ai.usage.input_tokens", request().prompt.size()},
+               {"gen_ai.usage.output_tokens", all.emitted},
+               {"outrider.rounds", all.stats.rounds()},
+               {"outrider.drafted", all.stats.drafted()},
+               {"outrider.accepted", all.stats.accepted()},
+               {"outrider.acceptance_rate", AcceptanceRate(all.stats)}});
+    if (proto_.has_seed()) span_.Set({{"gen_ai.request.seed", proto_.seed()}});
+    std::vector<std::string> reasons;
+    for (const auto& sample : samples_) {
+      const Generation& generation = sample->loop.generation;
+      if (generation.finish_reason()) reasons.push_back(NameOf(*generation.finish_reason()));
+      if (sample->index > 0 || generation.stats().rounds() == 0) continue;
+      span_.Set({{"outrider.first_token_seconds", generation.progress().first_token_seconds}});
+    }
+    span_.SetList("gen_ai.response.finish_reasons", reasons);
   }
-  const Request& request = search_ != nullptr ? search_->request() : samples_[0]->loop.generation.request();
+  span_.End();
+}
+
+void GenerateCall::LogEnd(const absl::Status& status) const {
+  const auto [emitted, stats] = totals();
   LogInfo("request",
           {{"request_id", context_.request_id()},
            {"traceparent", context_.traceparent()},
@@ -304,9 +347,9 @@ void GenerateCall::LogEnd(const absl::Status& status) const {
             search_ != nullptr ? "" : absl::BytesToHexString(samples_[0]->loop.generation.sequence_id())},
            {"code", absl::StatusCodeToString(status.code())},
            {"error", status.message()},
-           {"prompt_tokens", request.prompt.size()},
-           {"samples", request.samples},
-           {"beam_width", request.candidates > 0 ? request.beam->width() : 0},
+           {"prompt_tokens", request().prompt.size()},
+           {"samples", request().samples},
+           {"beam_width", request().candidates > 0 ? request().beam->width() : 0},
            {"completion_tokens", emitted},
            {"rounds", stats.rounds()},
            {"drafted", stats.drafted()},

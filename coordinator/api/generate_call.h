@@ -204,9 +204,9 @@ absl::Status Failure(const std::exception_ptr& exception);
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
-  // `client` identifies the caller (ReadClient).
+  // `span` is the request's, which `context` names. `client` identifies the caller (ReadClient).
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call, const grpc::ByteBuffer& request,
-               v1::RequestContext context, std::string client);
+               v1::RequestContext context, Span span, std::string client);
 
   ChunkWriter* writer() { return &writer_; }
 
@@ -252,13 +252,26 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
   // Whether the call was let in and its request could be read.
   bool begun() const { return !samples_.empty() || search_ != nullptr; }
+  // For calls that have begun: the request, and what all samples have emitted and counted.
+  const Request& request() const {
+    return search_ != nullptr ? search_->request() : samples_[0]->loop.generation.request();
+  }
+  struct Totals {
+    int64_t emitted = 0;
+    v1::SpeculationStats stats;
+  };
+  Totals totals() const;
   void LogEnd(const absl::Status& status) const;
+  // Ends the span, with the attributes of OpenTelemetry's conventions for generative AI
+  // (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/) and some of our own.
+  void EndSpan(const absl::Status& status);
 
   const ServiceParts& parts_;
   const asio::any_io_executor executor_;
   v1::GenerateRequest proto_;
   const absl::Status readable_;  // whether proto_ is what the client sent
   const v1::RequestContext context_;
+  Span span_;
   const std::string client_;
   const Clock::time_point deadline_;
   const Clock::time_point received_;

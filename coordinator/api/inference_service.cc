@@ -21,13 +21,16 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* InferenceService::Generate(grpc::Cal
                                                                        const grpc::ByteBuffer* request) {
   v1::RequestContext request_context = ReadRequestContext(context->client_metadata());
   context->AddInitialMetadata(kRequestIdKey, request_context.request_id());
+  Span span = StartSpan(parts_.decode.tracer, Span::Kind::kServer, "generate", request_context.traceparent());
+  if (span.records()) request_context.set_traceparent(span.traceparent());
   ++unfinished_;
-  std::shared_ptr<GenerateCall> call(new GenerateCall(&parts_, context, *request, std::move(request_context),
-                                                      ReadClient(*context, parts_.checks_tokens)),
-                                     [this](GenerateCall* ended) {
-                                       delete ended;
-                                       --unfinished_;
-                                     });
+  std::shared_ptr<GenerateCall> call(
+      new GenerateCall(&parts_, context, *request, std::move(request_context), std::move(span),
+                       ReadClient(*context, parts_.checks_tokens)),
+      [this](GenerateCall* ended) {
+        delete ended;
+        --unfinished_;
+      });
   call->Start();
   return call->writer();
 }

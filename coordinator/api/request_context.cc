@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "common/obs/tracer.h"
 #include "common/rpc/address.h"
 #include "common/rpc/credentials.h"
 #include "common/rpc/fresh_bits.h"
@@ -29,20 +30,6 @@ absl::string_view Find(const std::multimap<grpc::string_ref, grpc::string_ref>& 
   const auto found = metadata.find(key);
   return found == metadata.end() ? absl::string_view()
                                  : absl::string_view(found->second.data(), found->second.size());
-}
-
-// version-trace-parent-flags, in lower-case hexadecimal digits; trace and parent are not all zeros.
-bool IsTraceparent(absl::string_view value) {
-  constexpr absl::string_view kShape = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
-  if (value.size() != kShape.size()) return false;
-  for (size_t i = 0; i < value.size(); ++i) {
-    const bool digit = absl::ascii_isdigit(value[i]) || (value[i] >= 'a' && value[i] <= 'f');
-    if (kShape[i] == 'x' ? !digit : value[i] != '-') return false;
-  }
-  const auto is_zero = [&](size_t at, size_t length) {
-    return value.substr(at, length).find_first_not_of('0') == absl::string_view::npos;
-  };
-  return value.substr(0, 2) != "ff" && !is_zero(3, 32) && !is_zero(36, 16);
 }
 
 // gRPC knows the address of every connection, but of no channel within the process.
@@ -68,7 +55,7 @@ v1::RequestContext ReadRequestContext(const std::multimap<grpc::string_ref, grpc
                                   : absl::StrCat(absl::Hex(FreshBits(), absl::kZeroPad16),
                                                  absl::Hex(FreshBits(), absl::kZeroPad16)));
   const absl::string_view parent = Find(metadata, kTraceparentKey);
-  if (IsTraceparent(parent)) context.set_traceparent(std::string(parent));
+  if (ParseTraceparent(parent)) context.set_traceparent(std::string(parent));
   return context;
 }
 

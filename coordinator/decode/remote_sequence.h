@@ -114,7 +114,8 @@ class RemoteSequence {
 
 // Fills in those of the first `end` tokens, first the generation's and then `assumed`, that `remote` lacks,
 // as round `round` of the sequence that the server knows as `sequence_id`. Sends parameters unless the server
-// knows them or some tokens are assumed: such a sequence has those of the one that it is a copy of.
+// knows them or some tokens are assumed: such a sequence has those of the one that it is a copy of. An item
+// of a round that is traced says what it belongs to.
 inline void FillUpdate(const Generation& generation, std::span<const TokenId> assumed,
                        const std::string& sequence_id, const RemoteSequence& remote, uint64_t round,
                        size_t end, v1::SequenceUpdate* update) {
@@ -131,9 +132,11 @@ inline void FillUpdate(const Generation& generation, std::span<const TokenId> as
   }
   update->set_fork_of(remote.fork_of());
   update->set_params_hash(generation.params_hash());
-  if (!assumed.empty() || (base > 0 && remote.params_known())) return;
-  *update->mutable_params() = generation.request().params;
-  *update->mutable_context() = generation.request().context;
+  if (assumed.empty() && (base == 0 || !remote.params_known())) {
+    *update->mutable_params() = generation.request().params;
+    *update->mutable_context() = generation.request().context;
+  }
+  if (!generation.round_trace().empty()) update->mutable_context()->set_traceparent(generation.round_trace());
 }
 
 }  // namespace outrider

@@ -5,12 +5,17 @@
 #include "absl/strings/escaping.h"
 #include "common/obs/log.h"
 #include "common/rpc/convert.h"
+#include "common/rpc/drafters.h"
 
 namespace outrider {
 namespace {
 
 // Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
 constexpr int kPromptPiece = 128;
+
+// Rounds of an answer that have a span: a trace of thousands is of no use.
+constexpr uint64_t kFirstRoundsTraced = 16;
+constexpr uint64_t kTraceRoundEvery = 16;
 
 uint32_t Microseconds(Clock::duration duration) {
   return static_cast<uint32_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
@@ -47,14 +52,29 @@ void FillTrace(const RoundReport& report, v1::RoundTrace* trace) {
 
 asio::awaitable<absl::Status> RoundLoop::ComputePrompt() {
   if (auto chunk = generation.FinishedAlready()) co_return co_await send_(*std::move(chunk));
+  TraceRound();
   if (generation.DraftRoom() > 0 && parts.policy->ExpectsToDraft(generation)) drafter->Begin({});
   co_return co_await Round();
 }
 
 asio::awaitable<absl::Status> RoundLoop::Decode() {
   absl::Status status;
-  while (status.ok() && !generation.finished()) status = co_await Round();
+  while (status.ok() && !generation.finished()) {
+    TraceRound();
+    status = co_await Round();
+  }
   co_return status;
+}
+
+void RoundLoop::TraceRound() {
+  const uint64_t round = generation.stats().rounds();
+  const std::string& request = generation.request().context.traceparent();
+  const bool is_traced = parts.tracer != nullptr && !request.empty() &&
+                         (round < kFirstRoundsTraced || round % kTraceRoundEvery == 0);
+  span_ = is_traced ? parts.tracer->Start(Span::Kind::kInternal, "round", request) : Span();
+  generation.SetRoundTrace(span_.traceparent());
+  if (!span_.records()) return;
+  span_.Set({{"outrider.sample", generation.request().params.sample_index()}, {"outrider.round", round}});
 }
 
 asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generation::Logprobs& prompt) {
@@ -107,7 +127,11 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   const bool asks = next_.most > 0 && drafter->WantsTargetProposal();
   absl::StatusOr<TargetAnswer> answer =
       co_await target.Verify(proposal, runs_ahead ? &away : nullptr, asks ? &next_ : nullptr);
-  if (!answer.ok()) co_return answer.status();
+  if (!answer.ok()) {
+    span_.SetStatus(answer.status());
+    span_.End();
+    co_return answer.status();
+  }
   if (proposal_was_made && proposal.empty()) draft_status = DraftStatus::kFailed;
   const Clock::time_point verified = Clock::now();
   // A proposal that the next round verifies counts there.
@@ -162,6 +186,14 @@ void RoundLoop::Report(const RoundReport& report, v1::GenerateResponse* chunk) {
                        {"round_us", Microseconds(report.times.round)}});
   }
   if (generation.request().trace) FillTrace(report, chunk->mutable_trace());
+  if (!span_.records()) return;
+  span_.Set({{"outrider.drafter", NameOf(report.drafter)},
+             {"outrider.drafted", report.drafted()},
+             {"outrider.accepted", report.accepted()},
+             {"outrider.emitted", report.emitted},
+             {"outrider.draft_us", Microseconds(report.times.draft)},
+             {"outrider.verify_us", Microseconds(report.times.verify)}});
+  span_.End();
 }
 
 }  // namespace outrider

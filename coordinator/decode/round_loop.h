@@ -8,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
+#include "common/obs/tracer.h"
 #include "common/text/tokenizer.h"
 #include "coordinator/decode/drafter.h"
 #include "coordinator/decode/drafters/local_drafters.h"
@@ -30,6 +31,7 @@ struct DecodeParts {
   NgramOptions ngram = {};
   DraftChoice* policy;
   Metrics* metrics;
+  Tracer* tracer = nullptr;  // null: no traces
 };
 
 // Makes the drafter that the generation's request asks for. The request was checked: it names no drafter
@@ -79,6 +81,8 @@ class RoundLoop final : public Decoding {
 
  private:
   asio::awaitable<absl::Status> Round();
+  // Begins the span of the next round, if that is to have one.
+  void TraceRound();
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
   // has sent; the rest goes with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
@@ -86,6 +90,7 @@ class RoundLoop final : public Decoding {
   void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
   const SendChunk send_;
+  Span span_;  // of the round
   // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;
   Clock::duration asking_{};

@@ -86,6 +86,10 @@ class Generation {
   // Whether the prompt is still to be scored; true before the first round only.
   bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
 
+  // What the items of a round that is traced belong to, as a traceparent; empty: the round is not.
+  void SetRoundTrace(const std::string& traceparent) { round_trace_ = traceparent; }
+  const std::string& round_trace() const { return round_trace_; }
+
   // Returns the number of the next item of this sequence, for either server.
   uint64_t NextRound() { return ++last_round_; }
 
@@ -124,6 +128,7 @@ class Generation {
   const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
 
   bool finished() const { return ended_.has_value(); }
+  std::optional<v1::FinishReason> finish_reason() const { return ended_; }
   const v1::SpeculationStats& stats() const { return stats_; }
 
   // What this call has emitted so far, without the resumed tokens, and how long that took.
@@ -172,6 +177,7 @@ class Generation {
   const uint64_t params_hash_;
   std::vector<TokenId> tokens_;
   std::vector<uint64_t> hashes_;  // [size() + 1]
+  std::string round_trace_;
   uint64_t last_round_ = 0;
   StreamingDetokenizer detokenizer_;
   StopMatcher stops_;

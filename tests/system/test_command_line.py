@@ -70,15 +70,16 @@ class Up(Process):
 
 
 @contextlib.contextmanager
-def up(*flags: str, serving: bool = True, models: dict[str, str] = PAIR, **variables: str) -> Iterator[Up]:
-    """Serving, unless that is not to be waited for. Ended by Ctrl-C, in an orderly way if all went well."""
+def up(*flags: str, serving: bool = True, models: dict[str, str] = PAIR, end: signal.Signals = signal.SIGINT,
+       **variables: str) -> Iterator[Up]:
+    """Serving, unless that is not to be waited for. Ended by Ctrl-C or SIGTERM, in an orderly way if all went well."""
     process = Up(*flags, models=models, **variables)
     try:
         if serving:
             process.wait_serving()
         yield process
-        process.popen.send_signal(signal.SIGINT)
-        assert process.wait_end() == 128 + signal.SIGINT, "\n".join(process.lines)
+        process.popen.send_signal(end)
+        assert process.wait_end() == (0 if end == signal.SIGTERM else 128 + end), "\n".join(process.lines)
         assert process.lines[-1] == "stopping"
     finally:
         process.kill()
@@ -98,7 +99,7 @@ def get(url: str) -> int:
 
 
 def test_up_says_where_everything_is_and_there_it_is() -> None:
-    with up() as u:
+    with up(end=signal.SIGTERM) as u:
         assert u.pids().keys() == set(SERVICES)
         for service in SERVICES:
             assert not u.address(service).endswith(":0")

@@ -62,9 +62,10 @@ class GrammarServicesTest : public ModelServicesTest {
                                           may_compile_.WaitForNotification();
                                           return Vocabulary();
                                         }};
-  std::unique_ptr<StreamService> grammar_target_ = MakeTargetService(*target_worker_, Info(), &*grammars_);
+  std::unique_ptr<StreamService> grammar_target_ =
+      MakeTargetService(*target_worker_, Info(), &*grammars_, /*tracer=*/nullptr);
   std::unique_ptr<StreamService> grammar_draft_ =
-      MakeDraftService(*draft_worker_, Info(), &*grammars_, /*default_top_n=*/4);
+      MakeDraftService(*draft_worker_, Info(), &*grammars_, /*tracer=*/nullptr, /*default_top_n=*/4);
   TargetConnection targets_{grammar_target_.get(), MakeStub<v1::Target>, OpenStream};
   DraftConnection drafts_{grammar_draft_.get(), MakeStub<v1::Draft>, OpenDraftStream};
 };

@@ -59,7 +59,8 @@ TEST_F(ModelServicesTest, OutputThatIsSentWithThePromptIsStillOutput) {
 TEST_F(ModelServicesTest, ACancelledItemIsNotAnsweredAndItsSequenceGoesOn) {
   const auto hold = std::make_shared<testing::Hold>();
   const std::unique_ptr<Worker> worker = testing::StartHeldWorker(hold, {});
-  const std::unique_ptr<StreamService> service = MakeTargetService(*worker, Info(), /*grammars=*/nullptr);
+  const std::unique_ptr<StreamService> service =
+      MakeTargetService(*worker, Info(), /*grammars=*/nullptr, /*tracer=*/nullptr);
   TargetConnection target(service.get(), MakeStub<v1::Target>, OpenStream);
   Sequence first, sequence;
   first.id = std::string(16, 'f');
@@ -196,7 +197,7 @@ TEST_F(ModelServicesTest, AProposalOfTheTargetsOwnThatCannotBeIsRefused) {
   info.add_proposers()->set_proposer(v1::PROPOSER_MEDUSA);
   info.add_proposers()->set_proposer(v1::PROPOSER_EAGLE);
   const std::unique_ptr<StreamService> service =
-      MakeTargetService(*target_worker_, info, /*grammars=*/nullptr);
+      MakeTargetService(*target_worker_, info, /*grammars=*/nullptr, /*tracer=*/nullptr);
   TargetConnection target(service.get(), MakeStub<v1::Target>, OpenStream);
   Sequence sequence;
   const auto ask = [&](uint32_t k, const Change& change) {

@@ -171,9 +171,9 @@ class ModelServicesTest : public ::testing::Test {
   std::unique_ptr<Worker> target_worker_ = StartWorker(std::make_unique<RejectionSampler>());
   std::unique_ptr<Worker> draft_worker_ = StartWorker(std::make_unique<DraftSampler>());
   std::unique_ptr<StreamService> target_service_ =
-      MakeTargetService(*target_worker_, Info(), /*grammars=*/nullptr);
+      MakeTargetService(*target_worker_, Info(), /*grammars=*/nullptr, /*tracer=*/nullptr);
   std::unique_ptr<StreamService> draft_service_ =
-      MakeDraftService(*draft_worker_, Info(), /*grammars=*/nullptr, /*default_top_n=*/4);
+      MakeDraftService(*draft_worker_, Info(), /*grammars=*/nullptr, /*tracer=*/nullptr, /*default_top_n=*/4);
   TargetConnection target_{target_service_.get(), MakeStub<v1::Target>, OpenStream};
   DraftConnection draft_{draft_service_.get(), MakeStub<v1::Draft>, OpenDraftStream};
 };

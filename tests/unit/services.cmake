@@ -73,7 +73,8 @@ outrider_unit_test(rpc_test
     unit/rpc_stream_test.cc
     unit/rpc_token_file_test.cc
     unit/rpc_verdict_test.cc
-  LIBS outrider::messages outrider::rpc)
+    unit/tracer_test.cc
+  LIBS outrider::messages outrider::otlp outrider::rpc outrider::tracing)
 outrider_unit_test(serve_test
   SOURCES
     unit/changed_model.h

@@ -1,5 +1,6 @@
 """The C++ SDK as its users use it: installed, found by CMake, and linked by a program outside this tree."""
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -23,6 +24,16 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
           f"-DCMAKE_PREFIX_PATH={folder / 'sdk'}", "-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
     cmake("--build", folder / "build")
     return folder / "build" / "continue"
+
+
+def test_the_readme_shows_what_the_example_does() -> None:
+    folder = ROOT / "client" / "sdk"
+    blocks = re.findall(r"^```(cmake|cpp)\n(.*?)^```", (folder / "README.md").read_text(), re.M | re.S)
+    files = {"cmake": "CMakeLists.txt", "cpp": "continue.cc"}
+    assert {language for language, _ in blocks} == files.keys()
+    for language, block in blocks:
+        lines = (folder / "example" / files[language]).read_text().splitlines()
+        assert [line for line in block.splitlines() if line not in lines] == []
 
 
 def run(example: Path, address: str, *arguments: str) -> Program:

@@ -1,6 +1,6 @@
 # Thin names for scripts/*; CMake does the work.
 .DEFAULT_GOAL := help
-.PHONY: help demo test build package install bench lint clean test-arm64 test-fuzz test-kubernetes test-docker test-mutants test-tracing
+.PHONY: help demo test build package install bench lint clean test-arm64 test-fuzz test-helm test-kubernetes test-docker test-mutants test-tracing
 
 help: ## list the targets
 	@sed -nE 's/^([a-z0-9-]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 24
@@ -36,8 +36,13 @@ bench: ## measure: tables, JSON in build/bench, plots in docs/images; BENCH=pair
 test-arm64: install ## the engine's unit tests for ARM64, emulated by QEMU; some minutes
 	@scripts/test_arm64
 
-test-kubernetes: install ## a real API server takes every overlay; builds it first, some minutes
+test-helm: install ## the Helm chart gives the objects of the overlays; builds helm first, three minutes
+	@scripts/install_tools helm
+	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_chart.py
+
+test-kubernetes: install ## a real API server takes every overlay and the chart; builds it and helm first, some minutes
 	@scripts/install_apiserver
+	@scripts/install_tools helm
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_apiserver.py
 
 test-fuzz: install ## a million inputs for each parser, RUNS=... for another number; an hour

@@ -1,4 +1,4 @@
-"""A real API server accepts every overlay without a warning. Run by `make test-kubernetes`.
+"""A real API server accepts every overlay and the Helm chart without a warning. Run by `make test-kubernetes`.
 
 It runs alone with its database, on loopback: objects are checked, defaulted and admitted as in a cluster, Pod Security
 included, but nothing is scheduled. Everything is a dry run, except what the dry runs need: definitions of custom
@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from chart import CASES, text_of, values_of
 from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, TOOLS, Object, components_alone, find, labels_of,
                        name_of, objects_of, of_kind, pod_of, workloads)
 
@@ -90,8 +91,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
             assert time.monotonic() < end, (folder / "apiserver.log").read_text()[-3000:]
             time.sleep(0.1)
         custom = [yaml.safe_load(path.read_text()) for path in sorted((TOOLS / "crds").glob("*.yaml"))
-                  if path.stem.split("_")[1] in ("leaderworkersets", "podmonitors", "prometheusrules",
-                                                 "servicemonitors")]
+                  if path.stem.split("_")[1] in ("grpcroutes", "httproutes", "inferencepools", "leaderworkersets", "podmonitors",
+                                                 "prometheusrules", "scaledobjects", "servicemonitors")]
         assert server.apply(custom)[0] == 0
         subprocess.run([*server.kubectl, "wait", "--for=condition=Established", "--timeout=60s", "crd",
                         *map(name_of, custom)], check=True, stdout=subprocess.DEVNULL)
@@ -115,6 +116,11 @@ def test_an_overlay_is_taken_without_a_warning(server: Server, overlay: str) -> 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_is_taken_without_a_warning(server: Server, component: str, tmp_path: Path) -> None:
     assert server.try_out(components_alone([component], tmp_path)) == (0, "")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_chart_is_taken_without_a_warning(server: Server, case: str) -> None:
+    assert server.try_out(list(yaml.safe_load_all(text_of(values_of(case))))) == (0, "")
 
 
 def test_what_the_scripts_make_is_taken(server: Server, tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import yaml
 from arrows import EGRESS, INGRESS, arrows
 from chart import CASES, CHART, VERSION, chart_objects, helm, is_hook, template, text_of, values_of
 from checks import CHECKS, Check
-from manifests import (KUBERNETES, OVERLAYS, ROOT, TOOLS, Object, arguments, component_of, container_of, find, name_of, objects_of,
-                       of_kind, selects, workloads)
+from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, ROOT, TOOLS, Object, arguments, component_of, components_alone, container_of,
+                       find, name_of, objects_of, of_kind, selects, workloads)
 
 DEFAULTS = yaml.safe_load((CHART / "values.yaml").read_text())
 POOLS = {"pools": {"enabled": True}}
@@ -79,6 +79,19 @@ def test_each_overlay_has_values_and_everything_else_too() -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_the_chart_gives_the_objects_of_an_overlay(overlay: str) -> None:
     assert alike(chart_objects(values_of(overlay))) == alike(objects_of(overlay))
+
+
+# The value that adds a component; weights-fetch needs gpu.
+SWITCHES: dict[str, Object] = {
+    "autoscaling": {"autoscaling": {"enabled": True}}, "gpu": GPU, "inference-pool": {"inferencePool": {"enabled": True}},
+    "monitoring": {"monitoring": {"podMonitor": True}}, "pools": POOLS, "tensor-parallel": {"tensorParallel": {"enabled": True}},
+    "tls": TLS, "weights-fetch": merged(GPU, {"weights": {"fetch": {"enabled": True}}}),
+}
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_the_chart_gives_the_objects_of_a_component_alone(component: str, tmp_path: Path) -> None:
+    assert alike(chart_objects(SWITCHES[component])) == alike(components_alone([component], tmp_path))
 
 
 def test_a_difference_from_an_overlay_is_seen() -> None:

@@ -255,6 +255,7 @@ EXCLUDED: list[tuple[Object, str]] = [
     (merged(TLS, {"httpRoute": ROUTE}), "with tls.enabled they need tls.httpTerminated"),
     (merged(TLS, {"grpcRoute": ROUTE}), "grpcRoute.enabled and tls.enabled exclude each other"),
     (merged(TLS, {"inferencePool": {"enabled": True}}), "inferencePool.enabled and tls.enabled exclude each other"),
+    ({"httpRoute": ROUTE, "grpcRoute": ROUTE}, "httpRoute.hostnames and grpcRoute.hostnames exclude each other"),
     ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: it needs a Gateway"),
     ({"grpcRoute": {"enabled": True}}, "grpcRoute.parentRefs: it needs a Gateway"),
     ({"pools": {"draft": {"minReplicas": 9}}}, "pools.draft.minReplicas: 9 is above its maxReplicas, 8"),
@@ -274,7 +275,7 @@ def test_what_excludes_each_other_is_refused(values: Object, message: str) -> No
 
 def test_every_refusal_is_tried() -> None:
     refusals = re.findall(r'"([^"]*\b(?:exclude|needs?|sets|reach|more)\b[^"]*)"', (CHART / "templates" / "_refuse.tpl").read_text())
-    assert len(refusals) == 18
+    assert len(refusals) == 19
     for refusal in refusals:
         assert any(message in refusal for _, message in EXCLUDED), refusal
 
@@ -334,7 +335,7 @@ def test_where_tls_ends_before_the_coordinator_its_http_port_is_plain() -> None:
 
 
 def test_routes_and_pools_lead_to_ports_of_the_service() -> None:
-    objects = chart_objects({"ingress": {"enabled": True}, "httpRoute": ROUTE, "grpcRoute": ROUTE})
+    objects = chart_objects({"ingress": {"enabled": True}, "httpRoute": ROUTE, "grpcRoute": {**ROUTE, "hostnames": ["grpc.example.com"]}})
     ports = {port["name"]: port["port"] for port in find(objects, "Service", "outrider-coordinator")["spec"]["ports"]}
     for kind, name in (("HTTPRoute", "http"), ("GRPCRoute", "grpc")):
         ((rule,),) = [route["spec"]["rules"] for route in of_kind(objects, kind)]

@@ -30,6 +30,8 @@
         "grpcRoute.enabled and tls.enabled exclude each other: the Gateway would speak plaintext to port 7070")
       (list (and $v.tls.enabled $v.inferencePool.enabled)
         "inferencePool.enabled and tls.enabled exclude each other: the endpoint picker reads /metrics in plaintext, without a token")
+      (list (and $v.httpRoute.enabled $v.grpcRoute.enabled (eq (toJson $v.httpRoute) (toJson $v.grpcRoute)))
+        "httpRoute.hostnames and grpcRoute.hostnames exclude each other where a Gateway has both: it takes one kind for a host")
       (list (and $v.httpRoute.enabled (not $v.httpRoute.parentRefs)) "httpRoute.parentRefs: it needs a Gateway")
       (list (and $v.grpcRoute.enabled (not $v.grpcRoute.parentRefs)) "grpcRoute.parentRefs: it needs a Gateway") }}
 {{-   if first . }}{{ fail (last .) }}{{ end }}

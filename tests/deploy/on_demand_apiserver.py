@@ -1,8 +1,8 @@
 """A real API server accepts every overlay and the Helm chart without a warning. Run by `make test-kubernetes`.
 
 It runs alone with its database, on loopback: objects are checked, defaulted and admitted as in a cluster, Pod Security
-included, but nothing is scheduled. Everything is a dry run, except what the dry runs need: definitions of custom
-resources and the namespace.
+included, but nothing is scheduled. Everything is a dry run, except what the dry runs need, definitions of custom
+resources and the namespace, and a release of the chart.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from chart import CASES, text_of, values_of
+from chart import CASES, CHART, helm, text_of, values_of
 from manifests import (COMPONENTS, KUBERNETES, OVERLAYS, PROGRAMS, TOOLS, Object, components_alone, find, labels_of,
                        name_of, objects_of, of_kind, pod_of, workloads)
 
@@ -121,6 +121,25 @@ def test_a_component_is_taken_without_a_warning(server: Server, component: str, 
 @pytest.mark.parametrize("case", CASES)
 def test_the_chart_is_taken_without_a_warning(server: Server, case: str) -> None:
     assert server.try_out(list(yaml.safe_load_all(text_of(values_of(case))))) == (0, "")
+
+
+def test_a_release_is_installed_changed_and_removed_without_its_weights(server: Server) -> None:
+    def run(verb: str, *options: str | Path, values: Object | None = None) -> str:
+        code, said, error = helm(verb, "outrider", *options, "--namespace", "release", "--kube-apiserver", server.url, "--kube-token",
+                                 server.token, "--kube-insecure-skip-tls-verify", values=values)
+        assert code == 0, error
+        return said
+
+    def there(kinds: str) -> str:
+        return subprocess.run([*server.kubectl, "-n", "release", "get", kinds, "-o", "name"], check=True, stdout=subprocess.PIPE,
+                              text=True).stdout
+
+    assert "label namespace release" in run("install", CHART, "--create-namespace", values=values_of("everything"))
+    assert "scaledobject.keda.sh/outrider-coordinator" in there("scaledobjects,deployments")
+    run("upgrade", CHART, values=values_of("gpu"))
+    assert "scaledobject" not in there("scaledobjects,deployments")
+    run("uninstall")
+    assert there("deployments,statefulsets,services,persistentvolumeclaims") == "persistentvolumeclaim/outrider-weights\n"
 
 
 def test_what_the_scripts_make_is_taken(server: Server, tmp_path: Path) -> None:

@@ -138,8 +138,8 @@ def test_a_release_is_installed_changed_and_removed_without_its_weights(server: 
     assert "scaledobject.keda.sh/outrider-coordinator" in there("scaledobjects,deployments")
     run("upgrade", CHART, values=values_of("gpu"))
     assert "scaledobject" not in there("scaledobjects,deployments")
-    run("uninstall")
-    assert there("deployments,statefulsets,services,persistentvolumeclaims") == "persistentvolumeclaim/outrider-weights\n"
+    assert "kept due to the resource policy:\n[PersistentVolumeClaim] outrider-weights" in run("uninstall")
+    assert there("deployments,statefulsets,services") == ""
 
 
 def test_what_the_scripts_make_is_taken(server: Server, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ namespace outrider {
 namespace {
 
 // How long an answer may take to break off after a signal, before we leave without it.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(1);  // a listening service is connected to at once
 constexpr absl::Duration kBreakOff = absl::Seconds(1);
 
 // A generation in a thread of its own, so that the first can watch signals and processes.
@@ -102,7 +103,9 @@ absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int
     std::fprintf(stderr, "note: no --draft-model for %s: drafting with %s\n", options.target_model.c_str(),
                  started->drafter());
   }
-  Client client = OUTRIDER_TRY(WaitUntilServing(*started, signals, stop_signal));
+  OUTRIDER_TRY(WaitUntilServing(*started, signals, stop_signal));
+  Client client = OUTRIDER_TRY(
+      Client::Connect(ToCall(started->address(kCoordinator)), {.connect_timeout = kConnectTimeout}));
   return Connection(std::move(client), std::move(started));
 }
 

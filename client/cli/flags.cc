@@ -302,8 +302,10 @@ void DefineUpFlags(CLI::App& command, LocalServicesOptions& options) {
         ->check(ProblemOfHostPort)
         ->capture_default_str();
   }
+  command.option_defaults()->group("TLS and tokens of the coordinator, for OpenAI's API too");
+  DefineServerSecurityFlags(command, options.security);
   command.add_flag("--insecure", options.insecure,
-                   "listen also where other hosts can connect; there is no TLS here");
+                   "listen without TLS also where other hosts can connect, with all services");
   command.option_defaults()->group("OpenAI's API");
   command.add_option(
       "--served-model-name", options.served_model_names,
@@ -336,6 +338,14 @@ void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags) {
   command.add_option("--address", flags.address, "coordinator to ask")->capture_default_str();
   DefineChannelSecurityFlags(command, "tls", "the coordinator", flags.security);
   command.add_flag("--json", flags.json, "one JSON object instead of text");
+}
+
+void DefineHealthFlags(CLI::App& command, HealthFlags& flags) {
+  command.add_option("--address", flags.address, "gRPC or health address of a coordinator, draft or target")
+      ->capture_default_str();
+  command.add_option("--service", flags.service,
+                     "empty: whether it can answer; live: whether it is to be left alone");
+  DefineChannelSecurityFlags(command, "tls", "the service", flags.security);
 }
 
 void DefineTopFlags(CLI::App& command, TopFlags& flags) {

@@ -54,6 +54,12 @@ struct DescribeFlags {
   bool json = false;
 };
 
+struct HealthFlags {
+  std::string address = kDefaultAddress;
+  std::string service;  // of gRPC's health protocol
+  ChannelSecurity security;
+};
+
 struct TopFlags {
   std::array<std::string, kServices> metrics = {kDefaultMetrics[0], kDefaultMetrics[1], kDefaultMetrics[2]};
   double interval_seconds = 2;
@@ -81,6 +87,7 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags);
 void DefineChatFlags(CLI::App& command, ChatFlags& flags);
 void DefineUpFlags(CLI::App& command, LocalServicesOptions& options);
 void DefineDescribeFlags(CLI::App& command, DescribeFlags& flags);
+void DefineHealthFlags(CLI::App& command, HealthFlags& flags);
 void DefineTopFlags(CLI::App& command, TopFlags& flags);
 void DefineExplainFlags(CLI::App& command, ExplainFlags& flags);
 void DefineCompareFlags(CLI::App& command, CompareFlags& flags);
@@ -94,6 +101,8 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags);
 absl::StatusOr<int> RunChat(const ChatFlags& flags);
 absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
 absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
+// Returns 0 if it serves.
+absl::StatusOr<int> RunHealth(const HealthFlags& flags);
 absl::StatusOr<int> RunTop(const TopFlags& flags);
 // 1 if a drafter gives other texts than plain decoding.
 absl::StatusOr<int> RunCompare(const CompareFlags& flags);

@@ -91,14 +91,22 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   }
   if (!options.api_key_file.empty()) {
     const std::string file = absl::StrCat("--http-token-file=", options.api_key_file);
-    flags[kCoordinator].insert(flags[kCoordinator].end(), {file, "--http-tls-terminated"});
+    flags[kCoordinator].push_back(file);
+    if (options.security.cert.empty()) flags[kCoordinator].push_back("--http-tls-terminated");
   }
+
   if (options.drafts_with_heads()) flags[kCoordinator].push_back("--drafter=auto");
   if (options.draft_budget_seconds > 0) {
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }
-  if (options.insecure) {
-    for (std::vector<std::string>& each : flags) each.push_back("--insecure");
+  for (const Service service : {kTarget, kDraft, kCoordinator}) {
+    // Also what is empty, since the variables of these flags are meant for the coordinator alone.
+    const ServerSecurity security = service == kCoordinator ? options.security : ServerSecurity();
+    flags[service].insert(flags[service].end(), {absl::StrCat("--tls-cert=", security.cert),
+                                                 absl::StrCat("--tls-key=", security.key),
+                                                 absl::StrCat("--tls-client-ca=", security.client_ca),
+                                                 absl::StrCat("--token-file=", security.token_file)});
+    if (options.insecure && security.cert.empty()) flags[service].push_back("--insecure");
   }
   return flags;
 }
@@ -107,7 +115,6 @@ constexpr absl::Duration kTimeout = absl::Minutes(2);
 // The interval between lines that say what is waited for.
 constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
-constexpr absl::Duration kConnectTimeout = absl::Seconds(1);  // a listening service is connected to at once
 
 // One line on standard error that is written over, and gone at the end.
 class ProgressLine {
@@ -140,21 +147,18 @@ std::string Describe(const LocalServices& services, absl::Duration elapsed) {
 }
 
 // OK once the coordinator has its servers. UNAVAILABLE, with what is waited for, until then.
-absl::Status CheckServing(const LocalServices& services, std::optional<Client>& client) {
+absl::Status CheckServing(const LocalServices& services) {
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (service == kDraft && !services.has_draft()) continue;
     if (services.served(service)) continue;
     return absl::UnavailableError(absl::StrCat(
         "the ", kServiceNames[service], service == kCoordinator ? " has not started" : " loads its weights"));
   }
-  if (!client) {
-    client = OUTRIDER_TRY(
-        Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = kConnectTimeout}));
-  }
-  const v1::DescribeResponse description = OUTRIDER_TRY(client->Describe());
-  if (!description.has_target()) return absl::UnavailableError("the coordinator has not reached the target");
-  if (services.has_draft() && !description.has_draft()) {
-    return absl::UnavailableError("the coordinator has not reached the draft");
+  for (Service service : {kTarget, kDraft}) {
+    if (service == kDraft && !services.has_draft()) continue;
+    if (services.reached(service)) continue;
+    return absl::UnavailableError(
+        absl::StrCat("the coordinator has not reached the ", kServiceNames[service]));
   }
   return absl::OkStatus();
 }
@@ -274,6 +278,12 @@ void LocalServices::NoteServing(Service service) {
   if (service == kCoordinator) options_.http_listen = line.value("http_listen", options_.http_listen);
 }
 
+bool LocalServices::reached(Service service) const {
+  const std::string line =
+      absl::StrCat("\"event\":\"connected\",\"server\":\"", kServiceNames[service], "\"");
+  return absl::StrContains(ReadFile(LogPath(kCoordinator)).value_or(""), line);
+}
+
 absl::Status LocalServices::Refusal() const {
   const nlohmann::json refused = LastEvent(ReadFile(LogPath(kCoordinator)).value_or(""), "refused");
   if (refused.is_null()) return absl::OkStatus();
@@ -319,21 +329,18 @@ absl::Status FirstDeath(LocalServices& services) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Client> WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
-                                        const std::function<absl::Status(LocalServices&)>& check) {
+absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
+                              const std::function<absl::Status(LocalServices&)>& check) {
   const absl::Time start = absl::Now();
   absl::Time report = start + kReportInterval;
-  std::optional<Client> client;
   ProgressLine progress;
   while (absl::Now() - start < kTimeout) {
     progress.Show(Describe(services, absl::Now() - start));
     OUTRIDER_TRY(services.Advance());
     OUTRIDER_TRY(check(services));
     OUTRIDER_TRY(services.Refusal());
-    const absl::Status serving = CheckServing(services, client);
-    if (serving.ok()) return *std::move(client);
-    // `check` decides whether a coordinator that does not answer has died.
-    if (!absl::IsUnavailable(serving)) return serving;
+    const absl::Status serving = CheckServing(services);
+    if (serving.ok()) return serving;
     if (absl::Now() >= report) {
       report += kReportInterval;
       progress.Clear();

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/process.h"
-#include "client/sdk/client.h"
+#include "common/rpc/credentials.h"
 
 namespace outrider {
 
@@ -44,6 +44,7 @@ struct LocalServicesOptions {
   std::array<std::string, kServices> metrics_listen;  // HOST:PORT; empty: none
   std::string http_listen;                            // of the coordinator, HOST:PORT; empty: none
   std::string api_key_file;  // keys of http_listen, one a line; empty: none is needed
+  ServerSecurity security;   // of the coordinator
   bool insecure = false;     // listen also where other hosts can connect
   // Names of the model in OpenAI's API; empty: the target's folder or file.
   std::vector<std::string> served_model_names;
@@ -101,6 +102,10 @@ class LocalServices {
   const std::string& http_address() const { return options_.http_listen; }
   const std::filesystem::path& folder() const { return folder_; }
 
+  // Whether the coordinator has ever reached that server, as its log says: it may ask its clients for more
+  // than this has.
+  bool reached(Service service) const;
+
   // FAILED_PRECONDITION if the coordinator refuses a server, because tokenizers differ.
   absl::Status Refusal() const;
 
@@ -136,8 +141,7 @@ absl::Status FirstDeath(LocalServices& services);
 
 // Returns once the coordinator has its servers. Errors are those of `check`, which is called again and again,
 // DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on a terminal.
-absl::StatusOr<Client> WaitUntilServing(
-    LocalServices& services, Signals& signals, int* stop_signal,
-    const std::function<absl::Status(LocalServices&)>& check = FirstDeath);
+absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
+                              const std::function<absl::Status(LocalServices&)>& check = FirstDeath);
 
 }  // namespace outrider

@@ -18,6 +18,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   ChatFlags chat;
   LocalServicesOptions up;
   DescribeFlags describe;
+  HealthFlags health;
   TopFlags top;
   ExplainFlags explain;
   CompareFlags compare;
@@ -25,6 +26,8 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   CLI::App* chat_command = app.add_subcommand("chat", "talk with a model");
   CLI::App* up_command = app.add_subcommand("up", "start coordinator, draft and target, and stay");
   CLI::App* describe_command = app.add_subcommand("describe", "say what a coordinator serves");
+  CLI::App* health_command =
+      app.add_subcommand("health", "say whether a service is ready, also by the exit code");
   CLI::App* top_command = app.add_subcommand("top", "watch a coordinator and its servers at work");
   CLI::App* explain_command =
       app.add_subcommand("explain", "show rounds token by token: p, q, u and what is drawn");
@@ -34,6 +37,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   DefineChatFlags(*chat_command, chat);
   DefineUpFlags(*up_command, up);
   DefineDescribeFlags(*describe_command, describe);
+  DefineHealthFlags(*health_command, health);
   DefineTopFlags(*top_command, top);
   DefineExplainFlags(*explain_command, explain);
   DefineCompareFlags(*compare_command, compare);
@@ -41,6 +45,7 @@ absl::StatusOr<int> Run(int argc, char** argv) {
   if (generate_command->parsed()) return RunGenerate(generate);
   if (chat_command->parsed()) return RunChat(chat);
   if (up_command->parsed()) return RunUp(up);
+  if (health_command->parsed()) return RunHealth(health);
   if (top_command->parsed()) return RunTop(top);
   if (explain_command->parsed()) return RunExplain(explain);
   if (compare_command->parsed()) return RunCompare(compare);

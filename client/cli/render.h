@@ -44,7 +44,8 @@ class Renderer {
   OutputStyle style_;
 };
 
-// Tokens, the time to the first, tokens/s after it, target calls, tokens a call, acceptance. One line without its end.
+// Tokens, the time to the first, tokens/s after it, target calls, tokens a call, acceptance. One line without
+// its end.
 std::string Summary(const v1::Finish& finish);
 
 // How plain decoding did on the same request, against `drafted`. Two lines without the last one's end.

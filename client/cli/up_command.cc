@@ -81,21 +81,22 @@ class Supervisor {
 
 // Checked before anything is started, since nothing else could say so well which flag to mend.
 absl::Status CheckAddresses(const LocalServicesOptions& options) {
-  std::vector<ListenFlag> requests;  // where requests are served
+  const bool is_encrypted = !options.security.cert.empty();  // of the coordinator
+  std::vector<ListenFlag> requests;                          // served without TLS
   std::vector<ListenFlag> flags;
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     if (service == kDraft && options.draft_model == kNoDraftModel) continue;
-    requests.push_back({kListenFlags[service], options.listen[service]});
-    flags.push_back(requests.back());
+    flags.push_back({kListenFlags[service], options.listen[service]});
+    if (service != kCoordinator || !is_encrypted) requests.push_back(flags.back());
     flags.push_back({kMetricsListenFlags[service], options.metrics_listen[service]});
   }
   flags.push_back({kHttpListenFlag, options.http_listen});
-  if (!options.http_listen.empty()) requests.push_back(flags.back());
+  if (!options.http_listen.empty() && !is_encrypted) requests.push_back(flags.back());
   OUTRIDER_TRY(CheckListenFlags(flags));
   for (const ListenFlag& flag : requests) {
     if (options.insecure || IsLocalAddress(flag.address)) continue;
     return Invalid(flag.flag, ": ", flag.address,
-                   " can be reached from other hosts, and nothing is encrypted; "
+                   " can be reached from other hosts, and nothing is encrypted there; "
                    "--insecure serves whoever reaches it");
   }
   return absl::OkStatus();
@@ -113,7 +114,7 @@ std::string TopCommand(const LocalServices& services) {
   return command;
 }
 
-void SayHowToUse(const LocalServices& services) {
+void SayHowToUse(const LocalServices& services, const ServerSecurity& security) {
   for (Service service : {kCoordinator, kDraft, kTarget}) {
     if (service == kDraft && !services.has_draft()) continue;
     const std::string& metrics = services.metrics_address(service);
@@ -121,12 +122,15 @@ void SayHowToUse(const LocalServices& services) {
                         metrics.empty() ? "" : absl::StrCat("   http://", metrics, "/metrics")));
   }
   if (!services.has_draft()) Say(absl::StrCat("drafter      ", services.drafter(), " (no --draft-model)"));
-  const std::string address = ToCall(services.address(kCoordinator));
+  std::string address = ToCall(services.address(kCoordinator));
+  if (!security.cert.empty()) absl::StrAppend(&address, " --tls-ca ", security.cert);
+  if (!security.token_file.empty()) absl::StrAppend(&address, " --tls-token-file ", security.token_file);
   Say(absl::StrCat("logs         ", services.folder().string(), "/*.log\n\noutrider generate --address ",
                    address, " \"It was a dark evening\"\noutrider describe --address ", address));
   if (!services.metrics_address(kCoordinator).empty()) Say(TopCommand(services));
   if (!services.http_address().empty()) {
-    Say(absl::StrCat("OpenAI's API: http://", ToCall(services.http_address()), "/v1"));
+    Say(absl::StrCat("OpenAI's API: ", security.cert.empty() ? "http" : "https", "://",
+                     ToCall(services.http_address()), "/v1"));
   }
   Say(services.has_draft() ? "\nCtrl-C stops all three." : "\nCtrl-C stops both.");
 }
@@ -161,10 +165,10 @@ absl::StatusOr<int> RunUp(const LocalServicesOptions& given) {
   int stop_signal = 0;
   Supervisor supervisor;
   const auto check = [&supervisor](LocalServices& started) { return supervisor.Check(started); };
-  const absl::StatusOr<Client> serving = WaitUntilServing(*services, signals, &stop_signal, check);
+  const absl::Status serving = WaitUntilServing(*services, signals, &stop_signal, check);
   if (stop_signal != 0) return 128 + stop_signal;
-  OUTRIDER_TRY(serving.status());
-  SayHowToUse(*services);
+  OUTRIDER_TRY(serving);
+  SayHowToUse(*services, options.security);
   while (!Signals::IsStop(stop_signal)) {
     OUTRIDER_TRY(supervisor.Check(*services));
     stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());

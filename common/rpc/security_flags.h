@@ -1,4 +1,4 @@
-// CLI11 flags for ChannelSecurity.
+// CLI11 flags for TLS and tokens.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -21,6 +21,17 @@ inline std::vector<CLI::Option*> DefineChannelSecurityFlags(CLI::App& app, const
           app.add_option("--" + prefix + "-key", security.key, "PEM file with its private key"),
           app.add_option("--" + prefix + "-token-file", security.token_file,
                          "bearer token for " + server + ", in the first line of this file")};
+}
+
+// Defines --tls-cert, --tls-key, --tls-client-ca and --token-file.
+inline void DefineServerSecurityFlags(CLI::App& app, ServerSecurity& security) {
+  app.add_option("--tls-cert", security.cert,
+                 "PEM file with the certificate chain to serve with; empty: no TLS");
+  app.add_option("--tls-key", security.key, "PEM file with its private key");
+  app.add_option("--tls-client-ca", security.client_ca,
+                 "PEM file; clients must have a certificate that is signed by one of these");
+  app.add_option("--token-file", security.token_file,
+                 "clients must send one of these bearer tokens, one a line; needs TLS");
 }
 
 }  // namespace outrider

@@ -138,7 +138,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
   OUTRIDER_TRY(server->main_.Start(listen, MostConnections(), options, credentials, quota, service,
-                                   /*generic=*/nullptr, poller != nullptr));
+                                   IsLocalAddress(listen) ? &server->reflection_ : nullptr,
+                                   poller != nullptr));
   if (!options.health_listen.empty()) {
     // Probes have no certificates, and learn only whether the process is healthy.
     OUTRIDER_TRY(server->health_.Start(options.health_listen, std::min(MostConnections(), kMostProbes),

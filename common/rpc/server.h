@@ -15,6 +15,7 @@
 #include "common/rpc/credentials.h"
 #include "common/rpc/listener.h"
 #include "common/rpc/queue_poller.h"
+#include "common/rpc/reflection.h"
 
 namespace outrider {
 
@@ -89,6 +90,7 @@ class RpcServer {
   QueuePoller* poller_ = nullptr;
   // For health_, which it outlives: gRPC starts no server that has only health. It has no methods.
   grpc::CallbackGenericService nothing_;
+  StableReflection reflection_{[this] { return InProcessChannel(); }};
   Port main_;
   Port health_;
 };

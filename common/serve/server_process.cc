@@ -24,6 +24,7 @@
 #include "common/obs/version.h"
 #include "common/rpc/address.h"
 #include "common/rpc/queue_poller.h"
+#include "common/rpc/security_flags.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -127,13 +128,7 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags) {
       ->check(CLI::Range(0.0, 0.001))
       ->capture_default_str();
   app.option_defaults()->group("TLS and tokens");
-  app.add_option("--tls-cert", security.cert,
-                 "PEM file with the certificate chain to serve with; empty: no TLS");
-  app.add_option("--tls-key", security.key, "PEM file with its private key");
-  app.add_option("--tls-client-ca", security.client_ca,
-                 "PEM file; clients must have a certificate that is signed by one of these");
-  app.add_option("--token-file", security.token_file,
-                 "clients must send one of these bearer tokens, one a line; needs TLS");
+  DefineServerSecurityFlags(app, security);
   app.add_flag("--insecure", flags.insecure,
                "serve without TLS also where other hosts can connect, to everybody who does");
 }

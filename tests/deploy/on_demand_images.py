@@ -20,7 +20,8 @@ SERVED = ["outrider", "outrider-coordinator", "outrider-draft", "outrider-target
 CONTAINERS = TOOLS / "containers"
 ENVIRONMENT = os.environ | {"CONTAINERS_STORAGE_CONF": str(CONTAINERS / "storage.conf"),
                             "CONTAINERS_CONF": str(CONTAINERS / "containers.conf")}
-RESTRICTED = ["--network", "host", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all",
+# Without timers of systemd, which not every machine has.
+RESTRICTED = ["--health-interval", "disable", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all",
               "--security-opt", "no-new-privileges"]
 
 
@@ -37,8 +38,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def container(image: str, *arguments: str, options: Sequence[str] = ()) -> Iterator[str]:
-    name = podman("run", "--detach", *RESTRICTED, *options, f"{image}:test", *arguments).strip()
+def container(image: str, *arguments: str, options: Sequence[str] = (), network: str = "host") -> Iterator[str]:
+    name = podman("run", "--detach", "--network", network, *RESTRICTED, *options, f"{image}:test", *arguments).strip()
     try:
         yield name
     finally:
@@ -74,7 +75,7 @@ def test_the_containers_generate_text() -> None:
         for name in (target, draft):
             wait_for(name, '"event":"serving"')
         wait_for(coordinator, '"event":"connected"')
-        answer = json.loads(podman("run", "--rm", *RESTRICTED, "outrider:test", "generate", "It was a dark evening",
+        answer = json.loads(podman("run", "--rm", "--network", "host", *RESTRICTED, "outrider:test", "generate", "It was a dark evening",
                                    "--address", f"127.0.0.1:{ports['coordinator']}", "--json", "--ignore-eos",
                                    "--max-tokens", "20"))
         assert answer["usage"]["completion_tokens"] == 20 and answer["text"]
@@ -97,6 +98,22 @@ def test_one_container_is_enough() -> None:
         podman("exec", name, "/opt/outrider/bin/outrider", "describe", "--address", f"127.0.0.1:{ports[0]}")
         podman("stop", "--time", "30", name)
         assert podman("inspect", "--format", "{{.State.ExitCode}}", name).strip() == "0"
+
+
+def test_a_container_knows_whether_it_is_healthy() -> None:
+    models = "/usr/share/outrider/models"
+    arguments = {"outrider-target": [f"--model={models}/tiny-target"], "outrider-draft": [f"--model={models}/tiny-draft"],
+                 "outrider-pair": [f"--target-model={models}/tiny-target", f"--draft-model={models}/tiny-draft"],
+                 "outrider-up": [], "outrider-coordinator": [f"--tokenizer={models}/tiny-target", "--target=127.0.0.1:7072"]}
+    for image, flags in arguments.items():
+        # With a loopback of its own, where all default ports are free.
+        with container(image, *flags, network="none", options=[f"--tmpfs={tempfile.gettempdir()}"]) as name:
+            wait_for(name, {"outrider-up": "Ctrl-C stops", "outrider-coordinator": '"event":"listening"'}.get(image, '"event":"serving"'))
+            if image == "outrider-coordinator":  # there is no target
+                with pytest.raises(AssertionError):
+                    podman("healthcheck", "run", name)
+            else:
+                podman("healthcheck", "run", name)
 
 
 @pytest.mark.parametrize("image", SERVED)
@@ -122,5 +139,5 @@ def test_a_read_only_container_is_one() -> None:
 def test_weights_can_be_fetched_into_a_volume_only(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="cannot fetch tokenizer.json"):
         tmp_path.chmod(0o777)
-        podman("run", "--rm", *RESTRICTED, "--volume", f"{tmp_path}:/models", "outrider-fetch:test", "--endpoint",
+        podman("run", "--rm", "--network", "host", *RESTRICTED, "--volume", f"{tmp_path}:/models", "outrider-fetch:test", "--endpoint",
                "http://127.0.0.1:1", "o/model", "/models/model")

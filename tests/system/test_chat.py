@@ -105,7 +105,7 @@ def test_lines_that_are_pasted_are_one_question(served: Cluster, terminal: Termi
 def test_commands_say_what_they_do_not_understand(terminal: Terminal) -> None:
     assert terminal.ask("/stats") == "there is no answer yet"
     terminal.ask("Who comes?")
-    assert re.match(r"12 tokens in .* tokens a call; ", terminal.ask("/stats"))
+    assert re.match(r"12 tokens, .* tokens a call; ", terminal.ask("/stats"))
     assert terminal.ask("/drafter none") == ""
     terminal.ask("Who comes?")
     assert terminal.ask("/stats").endswith("nothing was drafted")

@@ -7,8 +7,10 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import tempfile
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,8 +18,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPE, PATIENCE, TARGET_MODEL, Process, eventually, refusal,
-                     with_defaults)
+from certificates import TOKEN, Authority
+from harness import (BIN, DEVICE, DRAFT_MODEL, DTYPE, PATIENCE, TARGET_MODEL, Process, eventually, refusal, running,
+                     start_coordinator, with_defaults)
 from test_startup import with_other_tokens
 
 SERVICES = ("coordinator", "draft", "target")
@@ -163,6 +166,42 @@ def test_the_api_of_up_asks_for_a_key(tmp_path: Path) -> None:
         assert (status(), status(Authorization="Bearer third-key"), status(Authorization="Bearer second-key")) == (401, 401, 200)
         assert get(url.replace("/v1/models", "/health")) == 200
     assert "no-such-file" in outrider("up", "--api-key-file", str(tmp_path / "no-such-file")).stderr
+
+
+def test_up_serves_with_tls_and_tokens(tmp_path: Path) -> None:
+    authority, tokens = Authority(tmp_path / "ca"), tmp_path / "tokens"
+    cert, key = map(str, authority.sign("up"))
+    tokens.write_text(f"{TOKEN}\n")
+    # Whoever can reach it must encrypt. Draft and target stay on loopback, without TLS, whatever the variables say.
+    with up("--listen", "0.0.0.0:0", "--http-listen", "0.0.0.0:0", "--token-file", str(tokens), OUTRIDER_TLS_CERT=cert,
+            OUTRIDER_TLS_KEY=key) as u:
+        address = u.address("coordinator").replace("0.0.0.0", "127.0.0.1")
+        asked = ("generate", "--address", address, *SHORT, "Once upon a time", "--tls-ca", str(authority.ca))
+        assert outrider(*asked, "--tls-token-file", str(tokens)).returncode == 0
+        assert "token" in outrider(*asked).stderr
+        assert outrider("health", "--address", address, "--tls-ca", str(authority.ca), "--tls-token-file", str(tokens)).stdout == "SERVING\n"
+        assert outrider("health", "--address", address).returncode == 1
+        url = u.wait_for_line(r"OpenAI's API: (https://\S+)/v1$")[1].replace("0.0.0.0", "127.0.0.1") + "/v1/models"
+        trusting = ssl.create_default_context(cafile=str(authority.ca))
+        asked_over_http = urllib.request.Request(url, headers={"Authorization": f"Bearer {TOKEN}"})
+        assert urllib.request.urlopen(asked_over_http, timeout=PATIENCE, context=trusting).status == 200
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(url, timeout=PATIENCE, context=trusting)
+    refused = outrider("up", "--tls-cert", cert, "--tls-key", key, "--draft-listen", "0.0.0.0:0")
+    assert refused.returncode == 1 and "--draft-listen: 0.0.0.0:0 can be reached from other hosts" in refused.stderr
+
+
+def test_health_is_an_exit_code() -> None:
+    with up(models=TARGET | {"--draft-model": "none"}) as u:
+        for service in ("coordinator", "target"):
+            for asked in ((), ("--service", "live")):
+                done = outrider("health", "--address", u.address(service), *asked)
+                assert (done.returncode, done.stdout) == (0, "SERVING\n")
+        unknown = outrider("health", "--address", u.address("target"), "--service", "other")
+        assert unknown.returncode == 1 and unknown.stderr.startswith(f"error: no answer from {u.address('target')}: ")
+    with running(start_coordinator("127.0.0.1:1", "")) as [coordinator]:
+        done = outrider("health", "--address", coordinator.address)
+        assert (done.returncode, done.stdout) == (1, "NOT_SERVING\n")
 
 
 def test_what_is_switched_off_is_not_spoken_of(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import queue
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from google.protobuf.descriptor_pool import DescriptorPool
+from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 from harness import DTYPE, PATIENCE, UNPROBED, Answer, Cluster, Server, cluster, eventually, inference_pb2, inference_pb2_grpc, request
@@ -36,6 +38,32 @@ def test_reflection_describes_the_service(server: Server) -> None:
         database = ProtoReflectionDescriptorDatabase(channel)
         assert {service_of(server), "grpc.health.v1.Health"} <= set(database.get_services())
         assert DescriptorPool(database).FindServiceByName(service_of(server)).methods
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_has_both_names(server: Server, version: str) -> None:
+    """A stream of several questions, ended by its client, and one that its client gives up."""
+    with server.connect() as channel:
+        ask = channel.stream_stream(f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                                    request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                                    response_deserializer=reflection_pb2.ServerReflectionResponse.FromString)
+        name = service_of(server)
+        questions = [reflection_pb2.ServerReflectionRequest(list_services=""), reflection_pb2.ServerReflectionRequest(file_containing_symbol=name),
+                     reflection_pb2.ServerReflectionRequest(file_containing_symbol="no.such.Service")]
+        names, found, unknown = ask(iter(questions), timeout=PATIENCE)
+        assert name in {service.name for service in names.list_services_response.service}
+        assert found.file_descriptor_response.file_descriptor_proto
+        assert unknown.error_response.error_code == grpc.StatusCode.NOT_FOUND.value[0]
+        more: queue.Queue[reflection_pb2.ServerReflectionRequest] = queue.Queue()
+        given_up = ask(iter(more.get, None), timeout=PATIENCE)
+        more.put(questions[0])
+        assert next(given_up).list_services_response.service
+        given_up.cancel()
+        more.put(None)
+        with pytest.raises(grpc.RpcError) as unimplemented:
+            channel.unary_unary(f"/grpc.reflection.{version}.ServerReflection/Other")(b"", timeout=PATIENCE)
+        assert unimplemented.value.code() == grpc.StatusCode.UNIMPLEMENTED
+    assert server.health() == "SERVING"
 
 
 def test_metrics_are_valid_and_move(server: Server, pair: Cluster, prompts: list[str]) -> None:

@@ -130,7 +130,9 @@ struct RunningPair {
     auto services = LocalServices::Start(options);
     if (!services.ok()) return services.status();
     int stop_signal = 0;
-    auto client = WaitUntilServing(**services, signals, &stop_signal);
+    if (absl::Status status = WaitUntilServing(**services, signals, &stop_signal); !status.ok())
+      return status;
+    auto client = ConnectTo(**services);
     if (!client.ok()) return client.status();
     return RunningPair{*std::move(services), *std::move(client)};
   }

@@ -13,7 +13,6 @@ namespace outrider {
 namespace {
 
 // How long an answer may take to break off after a signal, before we leave without it.
-constexpr absl::Duration kConnectTimeout = absl::Seconds(1);  // a listening service is connected to at once
 constexpr absl::Duration kBreakOff = absl::Seconds(1);
 
 // A generation in a thread of its own, so that the first can watch signals and processes.
@@ -104,8 +103,7 @@ absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int
                  started->drafter());
   }
   OUTRIDER_TRY(WaitUntilServing(*started, signals, stop_signal));
-  Client client = OUTRIDER_TRY(
-      Client::Connect(ToCall(started->address(kCoordinator)), {.connect_timeout = kConnectTimeout}));
+  Client client = OUTRIDER_TRY(ConnectTo(*started));
   return Connection(std::move(client), std::move(started));
 }
 

@@ -358,4 +358,9 @@ absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* st
                                                   Describe(services, absl::Now() - start)));
 }
 
+absl::StatusOr<Client> ConnectTo(const LocalServices& services) {
+  // A service that listens is connected to at once.
+  return Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = absl::Seconds(1)});
+}
+
 }  // namespace outrider

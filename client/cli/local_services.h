@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "client/cli/process.h"
+#include "client/sdk/client.h"
 #include "common/rpc/credentials.h"
 
 namespace outrider {
@@ -143,5 +144,8 @@ absl::Status FirstDeath(LocalServices& services);
 // DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on a terminal.
 absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
                               const std::function<absl::Status(LocalServices&)>& check = FirstDeath);
+
+// A client of their coordinator, which serves without TLS and tokens.
+absl::StatusOr<Client> ConnectTo(const LocalServices& services);
 
 }  // namespace outrider

@@ -64,7 +64,7 @@ class TimedServer {
                                           .release_answers = [&] { service->ReleaseAnswers(); }});
     server->service_ =
         spec.make_service(*server->worker_, server->info_, /*grammars=*/nullptr, /*tracer=*/nullptr);
-    auto rpc = RpcServer::Start(listen, {}, server->service_->service(), &server->poller_);
+    auto rpc = RpcServer::Start(listen, {}, {server->service_->service()}, &server->poller_);
     if (!rpc.ok()) return rpc.status();
     server->rpc_ = *std::move(rpc);
     server->service_->Serve(*server->rpc_);

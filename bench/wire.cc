@@ -252,10 +252,10 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   InstantTarget target(info);
   const absl::Duration busy_poll = absl::Seconds(flags.busy_poll_seconds);
   PollingThread draft_thread(busy_poll), target_thread(busy_poll);
-  auto draft_server = RpcServer::Start(socket("draft"), {}, &draft, draft_thread.poller());
+  auto draft_server = RpcServer::Start(socket("draft"), {}, {&draft}, draft_thread.poller());
   if (!draft_server.ok()) return draft_server.status();
   draft.Serve(**draft_server);
-  auto target_server = RpcServer::Start(socket("target"), {}, &target, target_thread.poller());
+  auto target_server = RpcServer::Start(socket("target"), {}, {&target}, target_thread.poller());
   if (!target_server.ok()) return target_server.status();
   target.Serve(**target_server);
 

@@ -228,7 +228,7 @@ absl::Status Serve(const Flags& flags) {
                             .cache_key = loaded.cache_key,
                             .stream_interval = ToDuration(flags.stream_interval_seconds)});
   const std::unique_ptr<ServerProcess> started = OUTRIDER_TRY(ServerProcess::Start(
-      flags.process, {{.listen = flags.listen, .service = &service, .registry = registry}}));
+      flags.process, {{.listen = flags.listen, .services = {&service}, .registry = registry}}));
   process = started.get();
   const std::unique_ptr<Gateway> gateway = OUTRIDER_TRY(StartGateway(flags, *process, metrics));
   on_change();  // first, so that whoever reads the line finds the metrics

@@ -12,6 +12,9 @@ namespace outrider {
 // The levels that JSON may be nested: XGrammar takes seconds for a thousand.
 inline constexpr int kMaxJsonNesting = 64;
 
+// The schema of any object.
+inline constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
+
 // Whether XGrammar's strict mode allows only texts that `schema` validates. If not: INVALID_ARGUMENT of the
 // field "grammar", with the keyword and a JSON pointer to it. XGrammar may still refuse the schema, or allow
 // less than it: properties come in their order, and `pattern` is for the whole string.

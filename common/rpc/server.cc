@@ -89,14 +89,15 @@ class WithoutReflection final : public grpc::ServerBuilderOption {
 
 absl::Status RpcServer::Port::Start(const std::string& listen, int most, const ServerOptions& options,
                                     const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                                    const grpc::ResourceQuota& quota, grpc::Service* service,
+                                    const grpc::ResourceQuota& quota,
+                                    const std::vector<grpc::Service*>& services,
                                     grpc::CallbackGenericService* generic, bool has_queue) {
   listener = OUTRIDER_TRY(Listener::Bind(listen));
   grpc::ServerBuilder builder;
   if (has_queue) queue = builder.AddCompletionQueue();
   using External = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   acceptor = builder.experimental().AddExternalConnectionAcceptor(External::FROM_FD, credentials);
-  if (service != nullptr) builder.RegisterService(service);
+  for (grpc::Service* service : services) builder.RegisterService(service);
   if (generic != nullptr) builder.RegisterCallbackGenericService(generic);
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
@@ -128,7 +129,8 @@ absl::Status RpcServer::Port::Start(const std::string& listen, int most, const S
 
 absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& listen,
                                                             const ServerOptions& options,
-                                                            grpc::Service* service, QueuePoller* poller) {
+                                                            const std::vector<grpc::Service*>& services,
+                                                            QueuePoller* poller) {
   QuietLibraries();
   KeepCallbackThreads();
   grpc::EnableDefaultHealthCheckService(true);
@@ -137,14 +139,14 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  OUTRIDER_TRY(server->main_.Start(listen, MostConnections(), options, credentials, quota, service,
+  OUTRIDER_TRY(server->main_.Start(listen, MostConnections(), options, credentials, quota, services,
                                    IsLocalAddress(listen) ? &server->reflection_ : nullptr,
                                    poller != nullptr));
   if (!options.health_listen.empty()) {
     // Probes have no certificates, and learn only whether the process is healthy.
     OUTRIDER_TRY(server->health_.Start(options.health_listen, std::min(MostConnections(), kMostProbes),
                                        options, grpc::InsecureServerCredentials(), quota,
-                                       /*service=*/nullptr, &server->nothing_, /*has_queue=*/false));
+                                       /*services=*/{}, &server->nothing_, /*has_queue=*/false));
   }
   if (poller != nullptr) poller->Attach(server->queue());
   server->poller_ = poller;

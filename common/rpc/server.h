@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -44,7 +45,7 @@ class RpcServer {
   // `poller` polls the queue of a service with asynchronous methods, and outlives the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& listen,
                                                           const ServerOptions& options,
-                                                          grpc::Service* service,
+                                                          const std::vector<grpc::Service*>& services,
                                                           QueuePoller* poller = nullptr);
   ~RpcServer() { Shutdown(absl::ZeroDuration()); }
 
@@ -67,11 +68,11 @@ class RpcServer {
   void Shutdown(absl::Duration drain);
 
  private:
-  // A listener and the server of its connections, with one of the services.
+  // A listener and the server of its connections, with some of the services.
   struct Port {
     absl::Status Start(const std::string& listen, int most_connections, const ServerOptions& options,
                        const std::shared_ptr<grpc::ServerCredentials>& credentials,
-                       const grpc::ResourceQuota& quota, grpc::Service* service,
+                       const grpc::ResourceQuota& quota, const std::vector<grpc::Service*>& services,
                        grpc::CallbackGenericService* generic, bool has_queue);
 
     std::unique_ptr<grpc::ServerCompletionQueue> queue;

@@ -237,7 +237,7 @@ Endpoint ServedModel::Start() {
   service_ = spec_.make_service(*worker_, info_, &*grammars_, options_.tracer);
   return {.flag = options_.listen_flag,
           .listen = options_.listen,
-          .service = service_->service(),
+          .services = {service_->service()},
           .registry = registry_,
           .poller = &*poller_};
 }

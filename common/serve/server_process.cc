@@ -234,7 +234,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     LogWarning("too many connections", {{"port", address}, {"turned_away", connections}});
   };
   for (const Endpoint& endpoint : endpoints) {
-    auto rpc = OUTRIDER_TRY(RpcServer::Start(endpoint.listen, options, endpoint.service, endpoint.poller));
+    auto rpc = OUTRIDER_TRY(RpcServer::Start(endpoint.listen, options, endpoint.services, endpoint.poller));
     process->rpcs_.push_back(std::move(rpc));
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();

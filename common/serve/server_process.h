@@ -58,11 +58,11 @@ class ModelNameLabel : public prometheus::Collectable {
   std::string model_name_ ABSL_GUARDED_BY(mutex_);  // empty: not known yet
 };
 
-// A gRPC service at an address of its own.
+// gRPC services at an address of their own.
 struct Endpoint {
   std::string flag = "--listen";  // which gave the address
   std::string listen;             // as for RpcServer::Start
-  grpc::Service* service = nullptr;
+  std::vector<grpc::Service*> services = {};
   std::shared_ptr<prometheus::Registry> registry;  // its part of /metrics, with names of its own
   QueuePoller* poller = nullptr;                   // as for RpcServer::Start
 };

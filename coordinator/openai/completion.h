@@ -13,9 +13,9 @@
 #include "absl/status/statusor.h"
 #include "common/net/asio.h"
 #include "common/net/http_parser.h"
+#include "coordinator/api/unary_call.h"
 #include "coordinator/openai/openai_answer.h"
 #include "coordinator/openai/openai_request.h"
-#include "coordinator/openai/unary_call.h"
 #include "outrider/v1/inference.grpc.pb.h"
 
 namespace outrider {

@@ -14,7 +14,9 @@
 #include "common/rpc/fresh_bits.h"
 #include "common/text/json.h"
 #include "coordinator/admission/parser_threads.h"
+#include "coordinator/api/model_names.h"
 #include "coordinator/api/request_context.h"
+#include "coordinator/api/unary_call.h"
 #include "coordinator/openai/completion.h"
 #include "coordinator/openai/openai_request.h"
 #include "coordinator/openai/origins.h"
@@ -164,10 +166,8 @@ class Gateway::Server {
                            ready ? R"({"status":"serving"})" : R"({"status":"not serving"})");
   }
 
-  // Empty while nobody knows: without a target, unless names were given.
-  std::vector<std::string> ModelNames(const v1::DescribeResponse& description) const {
-    if (!options_.served_model_names.empty() || !description.has_target()) return options_.served_model_names;
-    return {description.target().model()};
+  std::vector<std::string> NamesOf(const v1::DescribeResponse& description) const {
+    return ModelNames(options_.served_model_names, description);
   }
 
   Json ModelJson(const std::string& name, const v1::ServerInfo& target) const {
@@ -183,7 +183,7 @@ class Gateway::Server {
     if (!description.ok()) co_return ErrorResponse(description.status());
     Json data = Json::array();
     if (description->has_target()) {
-      for (const std::string& name : ModelNames(*description)) {
+      for (const std::string& name : NamesOf(*description)) {
         data.push_back(ModelJson(name, description->target()));
       }
     }
@@ -194,21 +194,10 @@ class Gateway::Server {
   asio::awaitable<HttpResponse> ShowModel(std::string name) const {
     const absl::StatusOr<v1::DescribeResponse> description = co_await Describe(service_.get());
     absl::Status status = description.status();
-    if (status.ok()) status = CheckModel(name, *description);
-    if (status.ok() && !description->has_target()) {
-      status = MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE", "the target is not reachable");
-    }
+    if (status.ok()) status = CheckModel(name, NamesOf(*description));
+    if (status.ok() && !description->has_target()) status = NoTarget();
     if (!status.ok()) co_return ErrorResponse(status);
     co_return JsonResponse(200, DumpJson(ModelJson(name, description->target())));
-  }
-
-  // While nobody knows the model's name, a request waits for a target, or is refused.
-  absl::Status CheckModel(const std::string& name, const v1::DescribeResponse& description) const {
-    const std::vector<std::string> names = ModelNames(description);
-    if (name.empty() || names.empty() || std::ranges::count(names, name) > 0) return absl::OkStatus();
-    return MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
-                     absl::StrCat("the model '", name, "' is not served; '", names.front(), "' is"),
-                     {{"field", "model"}});
   }
 
   std::string ClientOf(const HttpRequest& request) const {
@@ -235,7 +224,7 @@ class Gateway::Server {
   asio::awaitable<absl::StatusOr<v1::DescribeResponse>> DescribeModel(const std::string& name) const {
     absl::StatusOr<v1::DescribeResponse> description = co_await Describe(service_.get());
     if (!description.ok()) co_return description;
-    if (absl::Status status = CheckModel(name, *description); !status.ok()) co_return status;
+    if (absl::Status status = CheckModel(name, NamesOf(*description)); !status.ok()) co_return status;
     co_return description;
   }
 
@@ -321,7 +310,7 @@ class Gateway::Server {
       status = description.status();
       if (status.ok()) status = HoldToTools(description->tool_format(), &*parsed);
       if (status.ok()) {
-        const std::vector<std::string> names = ModelNames(*description);
+        const std::vector<std::string> names = NamesOf(*description);
         const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";
         header = {.id = absl::StrFormat("%s-%016x%016x", prefix, FreshBits(), FreshBits()),
                   .created = absl::ToUnixSeconds(absl::Now()),

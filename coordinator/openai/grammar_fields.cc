@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/grammar/json_schema.h"
 #include "common/text/json.h"
 
 namespace outrider {

@@ -9,9 +9,6 @@
 
 namespace outrider {
 
-// The schema of any object.
-inline constexpr char kAnyObject[] = R"({"type":"object","additionalProperties":true})";
-
 // Returns the name of the field that has a grammar, which then is in `sampling`; empty: none has. A second
 // one is refused.
 std::string ParseGrammarFields(JsonFields& fields, v1::SamplingParams* sampling);

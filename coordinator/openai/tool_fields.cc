@@ -7,9 +7,9 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "common/grammar/grammar.h"
+#include "common/grammar/json_schema.h"
 #include "common/text/json.h"
 #include "coordinator/openai/chat_fields.h"
-#include "coordinator/openai/grammar_fields.h"
 
 namespace outrider {
 namespace {

@@ -107,7 +107,7 @@ class GatewayTest : public ::testing::Test {
 
   GatewayTest() : GatewayTest(GatewayOptions{}) {}
   explicit GatewayTest(GatewayOptions options) {
-    server_ = RpcServer::Start("127.0.0.1:0", {}, &service_).value();
+    server_ = RpcServer::Start("127.0.0.1:0", {}, {&service_}).value();
     options.listen = "127.0.0.1:0";
     options.ready = [this] { return ready_.load(); };
     options.authorize = [](absl::string_view authorization) {

@@ -55,7 +55,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
                                   .cache_key = "key",
                                   .stream_interval = stream_interval_,
                                   .read_patience = read_patience_});
-    auto front = RpcServer::Start("127.0.0.1:0", {}, &*service_);
+    auto front = RpcServer::Start("127.0.0.1:0", {}, {&*service_});
     ASSERT_TRUE(front.ok()) << front.status();
     front_ = *std::move(front);
   }

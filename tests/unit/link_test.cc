@@ -183,7 +183,7 @@ class Undecided final : public v1::Target::Service {
 
 TEST_F(LinkTest, AServerThatStaysAfterAllSaysSoOnTheSameConnection) {
   Undecided undecided;
-  rpc_ = RpcServer::Start(address_, {}, &undecided).value();
+  rpc_ = RpcServer::Start(address_, {}, {&undecided}).value();
   MakeLink();
   link_->Connect();
   AwaitUp();

@@ -208,7 +208,7 @@ class LinkFixture : public ::testing::Test {
   // Also after a Close, at the same address.
   void Listen() {
     service_ = std::make_unique<typename Server::Service>(server_);
-    auto server = RpcServer::Start(address_, {}, service_.get(), polling_.poller());
+    auto server = RpcServer::Start(address_, {}, {service_.get()}, polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     rpc_ = *std::move(server);
     service_->Serve(*rpc_);

@@ -266,7 +266,7 @@ class TwoDraftsTest : public ModelDrafterTest {
     other_.Do(Propose);
     service_of_other_ = std::make_unique<FakeDraft::Service>(other_);
     auto server =
-        RpcServer::Start(address_of_other_, {}, service_of_other_.get(), polling_of_other_.poller());
+        RpcServer::Start(address_of_other_, {}, {service_of_other_.get()}, polling_of_other_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     rpc_of_other_ = *std::move(server);
     service_of_other_->Serve(*rpc_of_other_);

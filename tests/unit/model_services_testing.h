@@ -50,7 +50,7 @@ class Connection {
  public:
   template <class MakeStub, class Open>
   Connection(StreamService* service, MakeStub make_stub, Open open) {
-    server_ = RpcServer::Start("127.0.0.1:0", {}, service->service(), polling_.poller()).value();
+    server_ = RpcServer::Start("127.0.0.1:0", {}, {service->service()}, polling_.poller()).value();
     service->Serve(*server_);
     stream_ = open(*make_stub(server_->InProcessChannel()), &context_);
     Response first;

@@ -44,7 +44,7 @@ struct RunningTarget {
   }
   void Listen() {
     service = std::make_unique<FakeTarget::Service>(fake);
-    auto server = RpcServer::Start(address, {}, service.get(), polling.poller());
+    auto server = RpcServer::Start(address, {}, {service.get()}, polling.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     rpc = *std::move(server);
     service->Serve(*rpc);

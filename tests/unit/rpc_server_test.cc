@@ -23,7 +23,7 @@ int CallbackThreads() {
 // Their end crashes now and then.
 TEST(RpcServer, LeavesTheThreadsOfCallbacksRunning) {
   for (int i = 0; i < 2; ++i) {
-    const auto server = RpcServer::Start("127.0.0.1:0", {}, nullptr);
+    const auto server = RpcServer::Start("127.0.0.1:0", {}, {});
     ASSERT_TRUE(server.ok()) << server.status();
   }
   EXPECT_GT(CallbackThreads(), 0);

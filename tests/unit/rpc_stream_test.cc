@@ -225,7 +225,7 @@ class StreamTest : public ::testing::Test {
   void Serve(size_t max_waiting_bytes = kMaxWaitingBytes, int max_streams = 16) {
     service_ = std::make_unique<ManyAnswers>(max_waiting_bytes);
     auto server =
-        RpcServer::Start("127.0.0.1:0", {.max_streams = max_streams}, service_.get(), polling_.poller());
+        RpcServer::Start("127.0.0.1:0", {.max_streams = max_streams}, {service_.get()}, polling_.poller());
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     service_->Serve(*server_);
@@ -360,7 +360,7 @@ TEST_F(StreamTest, AnAddressThatIsTakenIsNamed) {
     ManyAnswers service(kMaxWaitingBytes);
     const auto server =
         RpcServer::Start(is_main ? server_->address() : "127.0.0.1:0",
-                         {.health_listen = is_main ? "" : server_->address()}, &service, &poller);
+                         {.health_listen = is_main ? "" : server_->address()}, {&service}, &poller);
     EXPECT_EQ(server.status().code(), absl::StatusCode::kUnavailable);
     EXPECT_EQ(ReasonOf(server.status()), "ADDRESS_UNAVAILABLE");
   }

@@ -26,6 +26,7 @@
 #include "coordinator/openai/gateway.h"
 #include "coordinator/pools.h"
 #include "coordinator/servers/grpc_context.h"
+#include "coordinator/vllm/vllm_service.h"
 
 namespace outrider {
 namespace {
@@ -155,6 +156,14 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
+VllmOptions MakeVllmOptions(const Flags& flags, const RequestDefaults& defaults, Metrics& metrics) {
+  return {.defaults = {.model_has_temperature = defaults.sampling.has_temperature(),
+                       .max_samples = static_cast<uint32_t>(defaults.max_samples)},
+          .served_model_names = flags.served_model_names,
+          .checks_tokens = !flags.process.server.security.token_file.empty(),
+          .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
+}
+
 // Call once nobody is let in any more: lets calls in progress end, then ends what has not, and the links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
@@ -227,9 +236,13 @@ absl::Status Serve(const Flags& flags) {
                             .checks_tokens = !flags.process.server.security.token_file.empty(),
                             .cache_key = loaded.cache_key,
                             .stream_interval = ToDuration(flags.stream_interval_seconds)});
+  VllmService vllm(MakeVllmOptions(flags, loaded.defaults, metrics));
+  std::vector<grpc::Service*> services = vllm.services();
+  services.push_back(&service);
   const std::unique_ptr<ServerProcess> started = OUTRIDER_TRY(ServerProcess::Start(
-      flags.process, {{.listen = flags.listen, .services = {&service}, .registry = registry}}));
+      flags.process, {{.listen = flags.listen, .services = services, .registry = registry}}));
   process = started.get();
+  vllm.Open(process->rpc().InProcessChannel());
   const std::unique_ptr<Gateway> gateway = OUTRIDER_TRY(StartGateway(flags, *process, metrics));
   on_change();  // first, so that whoever reads the line finds the metrics
   LogInfo("listening", {{"listen", process->rpc().address()},
@@ -253,7 +266,8 @@ absl::Status Serve(const Flags& flags) {
   // Connections end with the process, and clients of remaining calls see UNAVAILABLE. Shutting gRPC down
   // would cancel calls that come meanwhile, which looks like their clients' doing.
   const Clock::time_point end = Clock::now() + kUnread;
-  while (service.unfinished() > 0 && Clock::now() < end) std::this_thread::sleep_for(kUnread / 1000);
+  while (service.unfinished() + vllm.unfinished() > 0 && Clock::now() < end)
+    std::this_thread::sleep_for(kUnread / 1000);
   if (tracer != nullptr) tracer->Flush();
   process->Exit(absl::ZeroDuration());
 }

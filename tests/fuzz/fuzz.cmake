@@ -39,7 +39,8 @@ outrider_library(fuzz_parsers
     ${CMAKE_SOURCE_DIR}/coordinator/openai/openai_request.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/tool_calls.cc
     ${CMAKE_SOURCE_DIR}/coordinator/openai/tool_fields.cc
-  PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text absl::status absl::statusor
+    ${CMAKE_SOURCE_DIR}/coordinator/vllm/vllm_request.cc
+  PUBLIC outrider::chat_template outrider::proto outrider::spec outrider::text outrider::vllm absl::status absl::statusor
          nlohmann_json::nlohmann_json)
 outrider_follow(outrider_gguf outrider_text outrider_decoder outrider_chat_template llama_jinja outrider_fuzz_parsers)
 
@@ -75,6 +76,7 @@ outrider_fuzz(fuzz/openai_request.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/sequence_item.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/tool_calls.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/verdict.cc LIBS outrider::fuzz_parsers)
+outrider_fuzz(fuzz/vllm_request.cc LIBS outrider::fuzz_parsers)
 
 # The control: its defect has to be found.
 outrider_fuzz(fuzz/planted_defect.cc)

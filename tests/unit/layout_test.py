@@ -22,7 +22,7 @@ ORDER = [
     ["common/engine", "common/rpc", "common/obs", "common/net", "common/serve"],
     ["draft_service", "target_service", "pair_service"],
     ["coordinator/servers", "coordinator/admission", "coordinator/generation", "coordinator/policy", "coordinator/decode",
-     "coordinator/api", "coordinator/openai", "coordinator"],
+     "coordinator/api", "coordinator/openai", "coordinator/vllm", "coordinator"],
     ["client/sdk", "client/cli"],
 ]
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},

@@ -62,6 +62,13 @@ outrider_unit_test(gateway_test
     unit/http_client.cc
     unit/openai_request_testing.h
   LIBS outrider::gateway)
+outrider_unit_test(vllm_test
+  SOURCES
+    unit/vllm_answer_test.cc
+    unit/vllm_request_test.cc
+    unit/vllm_service_test.cc
+    unit/vllm_testing.h
+  LIBS outrider::vllm_service)
 outrider_unit_test(rpc_test
   SOURCES
     unit/queue_poller_test.cc

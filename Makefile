@@ -56,7 +56,7 @@ test-docker: install ## builds the images on a fresh Debian and generates with t
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_images.py
 
 test-tracing: build install ## spans through OpenTelemetry's collector, which it builds: ten minutes the first time
-	@scripts/install_collector
+	@scripts/install_tools collector
 	@.venv/bin/python -m pytest -q -p no:cacheprovider tests/deploy/on_demand_collector.py
 
 lint: install ## formatting, clang-tidy, ruff, shellcheck

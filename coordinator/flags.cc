@@ -67,8 +67,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       });
   app.add_option("--served-model-name", flags.served_model_names,
                  "name of the model in OpenAI's API and vLLM's protocol; may be given again: the first is in "
-                 "answers, "
-                 "requests may use any; the target's folder or file")
+                 "answers, requests may use any; the target's folder or file")
       ->check([](const std::string& name) { return name.empty() ? "a name is empty" : std::string(); });
   app.option_defaults()->group("Speculation");
   add_option("--draft-tokens", flags.draft_tokens,

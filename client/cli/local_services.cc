@@ -94,7 +94,6 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
     flags[kCoordinator].push_back(file);
     if (options.security.cert.empty()) flags[kCoordinator].push_back("--http-tls-terminated");
   }
-
   if (options.drafts_with_heads()) flags[kCoordinator].push_back("--drafter=auto");
   if (options.draft_budget_seconds > 0) {
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));

@@ -4,7 +4,6 @@
 #include <type_traits>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,24 +11,10 @@
 #include "absl/strings/strip.h"
 #include "common/rpc/address.h"
 #include "common/spec/status.h"
+#include "common/text/percent.h"
 
 namespace outrider {
 namespace {
-
-std::string Unescaped(absl::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const absl::string_view digits = text.substr(i + 1, 2);
-    if (text[i] == '%' && digits.size() == 2 && absl::ascii_isxdigit(digits[0]) &&
-        absl::ascii_isxdigit(digits[1])) {
-      out += absl::HexStringToBytes(digits);
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 // Values of the variables, as the specification has them: one for traces goes before one for all signals.
 class Variables {
@@ -59,7 +44,7 @@ class Variables {
       const absl::string_view key = absl::StripAsciiWhitespace(parts.first);
       if (key.empty() || key == absl::StripAsciiWhitespace(entry))
         return Invalid(name, ": not of the form KEY=VALUE,...");
-      list.emplace_back(key, Unescaped(absl::StripAsciiWhitespace(parts.second)));
+      list.emplace_back(key, PercentDecoded(absl::StripAsciiWhitespace(parts.second)));
     }
     return absl::OkStatus();
   }

@@ -26,19 +26,12 @@ constexpr char kRetries[] = R"({"methodConfig": [{
                   "retryableStatusCodes": ["CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE",
                                            "DATA_LOSS"]}}]})";
 
-std::string RandomBytes(size_t count) {
-  std::string bytes;
-  while (bytes.size() < count) {
-    const uint64_t bits = FreshBits();
-    bytes.append(reinterpret_cast<const char*>(&bits), sizeof(bits));
-  }
-  return bytes;
-}
-
 uint64_t Now() { return static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())); }
 
-otlp::AnyValue* AddAttribute(absl::string_view name, otlp::Span& span) {
-  otlp::KeyValue& attribute = *span.add_attributes();
+// Of a span or a process.
+template <typename Described>
+otlp::AnyValue* AddAttribute(absl::string_view name, Described& described) {
+  otlp::KeyValue& attribute = *described.add_attributes();
   attribute.set_key(std::string(name));
   return attribute.mutable_value();
 }
@@ -129,9 +122,7 @@ absl::StatusOr<std::unique_ptr<Tracer>> Tracer::Create(TraceOptions options) {
   sender->stub =
       otlp::TraceService::NewStub(grpc::CreateCustomChannel(options.endpoint, credentials, arguments));
   for (const auto& [key, value] : options.resource) {
-    otlp::KeyValue& attribute = *sender->process.mutable_resource()->add_attributes();
-    attribute.set_key(key);
-    attribute.mutable_value()->set_string_value(value);
+    AddAttribute(key, *sender->process.mutable_resource())->set_string_value(value);
   }
   sender->process.add_scope_spans()->mutable_scope()->set_name("outrider");
   return std::unique_ptr<Tracer>(new Tracer(std::move(options), std::move(sender)));
@@ -178,9 +169,9 @@ bool Tracer::Samples(const std::optional<TraceContext>& parent, absl::string_vie
 Span Tracer::Start(Span::Kind kind, absl::string_view name, absl::string_view parent) {
   Span span;
   const std::optional<TraceContext> above = ParseTraceparent(parent);
-  const std::string trace_id = above ? above->trace_id : RandomBytes(16);
+  const std::string trace_id = above ? above->trace_id : FreshBytes(16);
   if (!Samples(above, trace_id)) return span;
-  const TraceContext context{.trace_id = trace_id, .span_id = RandomBytes(8), .sampled = true};
+  const TraceContext context{.trace_id = trace_id, .span_id = FreshBytes(8), .sampled = true};
   span.tracer_ = this;
   span.traceparent_ = ToTraceparent(context);
   span.span_ = std::make_unique<otlp::Span>();

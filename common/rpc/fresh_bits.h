@@ -1,6 +1,7 @@
 // Random bits for ids, and for seeds that the client does not choose.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -13,13 +14,17 @@ inline uint64_t FreshBits() {
   return (uint64_t{entropy()} << 32) | entropy();
 }
 
-// The id of a sequence: 16 random bytes. Thread-safe.
-inline std::string NewSequenceId() {
-  std::string id;
-  for (const uint64_t word : {FreshBits(), FreshBits()}) {
-    id.append(reinterpret_cast<const char*>(&word), sizeof(word));
+// As many of them as bytes; `count` is a multiple of 8. Thread-safe.
+inline std::string FreshBytes(size_t count) {
+  std::string bytes;
+  while (bytes.size() < count) {
+    const uint64_t word = FreshBits();
+    bytes.append(reinterpret_cast<const char*>(&word), sizeof(word));
   }
-  return id;
+  return bytes;
 }
+
+// The id of a sequence: 16 random bytes. Thread-safe.
+inline std::string NewSequenceId() { return FreshBytes(16); }
 
 }  // namespace outrider

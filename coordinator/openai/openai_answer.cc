@@ -12,6 +12,7 @@
 #include "common/rpc/fresh_bits.h"
 #include "common/text/json.h"
 #include "common/text/utf8.h"
+#include "coordinator/api/renamed_field.h"
 #include "coordinator/generation/round_tally.h"
 
 namespace outrider {
@@ -370,7 +371,7 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint, const std::
   if (const std::string field = MetadataOf(status, "field"); !field.empty()) {
     const std::string name = ParamOf(field, endpoint, grammar_field);
     param = name;
-    if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
+    message = MessageAbout(name, status);
   }
   // A header of whole seconds.
   error.retry_after_seconds =

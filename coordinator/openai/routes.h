@@ -5,12 +5,11 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/ascii.h"
-#include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "common/net/asio.h"
 #include "common/obs/log.h"
+#include "common/text/percent.h"
 
 namespace outrider {
 
@@ -44,21 +43,6 @@ struct Route {
   }
 };
 
-// %2F and the like are characters of the name.
-inline std::string Decoded(absl::string_view text) {
-  std::string decoded;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && absl::ascii_isxdigit(text[i + 1]) &&
-        absl::ascii_isxdigit(text[i + 2])) {
-      decoded += absl::HexStringToBytes(text.substr(i + 1, 2));
-      i += 2;
-    } else {
-      decoded += text[i];
-    }
-  }
-  return decoded;
-}
-
 // `url` is without host and query.
 inline Route RouteOf(const std::string& url) {
   // A slash at the end is a common mistake, and means nothing else.
@@ -73,7 +57,7 @@ inline Route RouteOf(const std::string& url) {
   if (path == "/detokenize") return {Route::Kind::kDetokenize};
   absl::string_view model = path;
   if (absl::ConsumePrefix(&model, "/v1/models/") && !model.empty()) {
-    return {Route::Kind::kModel, Decoded(model)};
+    return {Route::Kind::kModel, PercentDecoded(model)};
   }
   return {};
 }

@@ -5,10 +5,10 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/grammar/json_schema.h"
 #include "common/spec/status.h"
+#include "coordinator/api/renamed_field.h"
 
 namespace outrider {
 namespace {
@@ -198,9 +198,7 @@ absl::Status WithVllmField(const absl::Status& status, const vllm::GenerateReque
   const std::string field = MetadataOf(status, "field");
   const std::string name = VllmNameOf(field, request);
   if (name == field) return status;
-  std::string message(status.message());
-  if (absl::StartsWith(message, absl::StrCat(field, ":"))) message.replace(0, field.size(), name);
-  absl::Status renamed(status.code(), message);
+  absl::Status renamed(status.code(), MessageAbout(name, status));
   status.ForEachPayload(
       [&](absl::string_view type, const absl::Cord& payload) { renamed.SetPayload(type, payload); });
   renamed.SetPayload(absl::StrCat(kMetadataType, "field"), absl::Cord(name));

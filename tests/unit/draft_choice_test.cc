@@ -90,6 +90,19 @@ class DraftChoiceTest : public ::testing::Test {
   }
   void ReportFailure(const RoundTimes& times) { Report({}, {}, times, DraftStatus::kFailed); }
 
+  // Commits a round with k drafted tokens, and tells the policy unless it was the prompt's.
+  void Play(int k, int accepted, const Machine& machine) {
+    Proposal draft;
+    for (int i = 0; i < k; ++i) AppendToChain(2, {}, draft);
+    Verdict verdict;
+    verdict.path = ChainPath(static_cast<size_t>(accepted));
+    verdict.token = 2;
+    if (k > 0) verdict.kind = accepted == k ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
+    const bool prompt = generation_.emitted() == 0;
+    generation_.Commit(draft, verdict);
+    if (!prompt) Report(draft, verdict, machine.Times(k));
+  }
+
   // Runs rounds and returns the rate of the second half, as a share of the best fixed K's.
   double ShareOfBest(const Machine& machine, int rounds = 2000) {
     for (int i = 0; i < machine.batch; ++i) policy_.Begin();
@@ -102,15 +115,7 @@ class DraftChoiceTest : public ::testing::Test {
       if (round >= rounds / 2) ++chosen[k];
       int accepted = 0;
       while (accepted < k && uniform_(random_) < machine.alpha) ++accepted;
-      Proposal draft;
-      for (int i = 0; i < k; ++i) AppendToChain(2, {}, draft);
-      Verdict verdict;
-      verdict.path = ChainPath(static_cast<size_t>(accepted));
-      verdict.token = 2;
-      if (k > 0) verdict.kind = accepted == k ? Verdict::Kind::kBonus : Verdict::Kind::kCorrected;
-      const bool prompt = generation_.emitted() == 0;
-      generation_.Commit(draft, verdict);
-      if (!prompt) Report(draft, verdict, machine.Times(k));
+      Play(k, accepted, machine);
       if (round >= rounds / 2) share += machine.TokensPerSecond(k) / machine.Best(kMost) / (rounds / 2);
     }
     for (int i = 0; i < machine.batch; ++i) policy_.End();
@@ -180,14 +185,8 @@ TEST_F(DraftChoiceTest, SeesFromTwoRoundsWhatRowsCost) {
   policy_.Begin();
   std::vector<int> chosen;
   for (int round = 0; round < 13; ++round) {
-    const int k = policy_.Choose(generation_).most;
-    chosen.push_back(k);
-    Proposal draft;
-    for (int i = 0; i < k; ++i) AppendToChain(2, {}, draft);
-    Verdict verdict;
-    verdict.token = 2;
-    generation_.Commit(draft, verdict);
-    if (round > 0) Report(draft, verdict, slow_rows.Times(k));
+    chosen.push_back(policy_.Choose(generation_).most);
+    Play(chosen.back(), /*accepted=*/0, slow_rows);
   }
   policy_.End();
   EXPECT_THAT(chosen, ElementsAre(0, 4, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1));

@@ -1,4 +1,4 @@
-// The coordinator's process: flags, connections, the public service, and an orderly end.
+// The coordinator's process: flags, connections, the public services, and an orderly shutdown.
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <optional>
@@ -31,12 +31,12 @@
 namespace outrider {
 namespace {
 
-constexpr Clock::duration kUnread = std::chrono::seconds(1);  // how long the last answers may take to be read
+constexpr Clock::duration kUnread = std::chrono::seconds(1);  // how long clients may take to read answers
 constexpr int kMaxSamples = 64;                               // most samples of one request
-constexpr size_t kResolverThreads = 2;  // one may wait for a name server while others answer
-// For long requests. One is not enough: the next would wait for it.
+constexpr size_t kResolverThreads = 2;  // so that a slow name server does not hold up all names
+// Threads that parse long requests. With only one, each such request would hold up the next.
 constexpr int kParserThreads = 2;
-// The executor only moves messages. If it does nothing for this long, it hangs.
+// The executor only moves messages. If it makes no progress for this long, it is stuck.
 constexpr absl::Duration kStallTimeout = absl::Minutes(1);
 
 constexpr size_t kMinKeyBytes = 16;  // of --cache-key-file
@@ -46,7 +46,7 @@ Clock::duration ToDuration(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
-// Everything that is read before anything runs.
+// Everything that is loaded before any connection is made.
 struct Loaded {
   std::unique_ptr<Tokenizer> tokenizer;
   RequestDefaults defaults;
@@ -73,7 +73,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
     path = FileOf(OUTRIDER_TRY(FindModel(path, kTokenizerFile)), kTokenizerFile);
   }
   std::unique_ptr<Tokenizer> tokenizer = OUTRIDER_TRY(Tokenizer::Load(path));
-  // Of the folder that has the other files too, or of the GGUF file.
+  // The folder that also holds the model's other files, or the GGUF file.
   const std::string model = IsGguf(path) ? path : std::filesystem::path(path).parent_path().string();
   auto chat_template = ChatTemplate::Load(model);
   const bool adaptive = flags.draft_tokens == "auto";
@@ -97,7 +97,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
   } else if (!absl::IsUnimplemented(chat_template.status())) {
     return chat_template.status();
   } else {
-    // Completions do without it.
+    // Completions need no chat template.
     defaults.no_chat = std::string(chat_template.status().message());
     LogWarning("no conversations", {{"error", defaults.no_chat}});
   }
@@ -121,7 +121,7 @@ absl::StatusOr<std::shared_ptr<TokenFile>> OpenHttpTokens(const Flags& flags) {
   return TokenFile::Open(path);
 }
 
-// Null if there is to be no gateway.
+// Null if --http-listen is empty.
 absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, ServerProcess& process,
                                                       Metrics& metrics) {
   if (flags.http_listen.empty()) return nullptr;
@@ -148,7 +148,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
     options.client_ca = security.client_ca;
   }
   options.limits.max_body_bytes = static_cast<size_t>(flags.process.server.max_receive_bytes);
-  // So that the service says who must wait, and connections without a request leave room.
+  // Leaves room for idle connections, so that the service decides who must wait, not the listener.
   options.limits.max_connections =
       std::min(std::max(options.limits.max_connections,
                         2 * (flags.admission.max_samples + flags.admission.max_waiting)),
@@ -164,7 +164,7 @@ VllmOptions MakeVllmOptions(const Flags& flags, const RequestDefaults& defaults,
           .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
 }
 
-// Call once nobody is let in any more: lets calls in progress end, then ends what has not, and the links.
+// Call after Admission::Close. Lets calls in progress finish, then ends those that have not, and the links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
   const auto until = [&tick](Clock::time_point end, auto done) -> asio::awaitable<void> {
@@ -181,7 +181,7 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
   });
 }
 
-// Returns only if it cannot start, with the reason.
+// Returns only if the server cannot start, with the reason.
 absl::Status Serve(const Flags& flags) {
   const Loaded loaded = OUTRIDER_TRY(Load(flags));
   const Tokenizer& tokenizer = *loaded.tokenizer;
@@ -202,8 +202,8 @@ absl::Status Serve(const Flags& flags) {
                        .resolve_interval = ToDuration(flags.resolve_seconds),
                        .resolvers = resolvers.get_executor()};
   };
-  ServerProcess* process = nullptr;  // until the service is there; links connect later
-  // Ready means that requests can be answered, if only plain, or will once targets are back, in a while.
+  ServerProcess* process = nullptr;  // null until the service has started; links connect after that
+  // Serving means that a target is up, or went down less than --target-wait ago. No draft is needed.
   bool was_present = false;
   const auto on_change = [&] {
     Report(*pools, metrics);
@@ -244,7 +244,7 @@ absl::Status Serve(const Flags& flags) {
   process = started.get();
   vllm.Open(process->rpc().InProcessChannel());
   const std::unique_ptr<Gateway> gateway = OUTRIDER_TRY(StartGateway(flags, *process, metrics));
-  on_change();  // first, so that whoever reads the line finds the metrics
+  on_change();  // before the log line, so that its readers find the metrics
   LogInfo("listening", {{"listen", process->rpc().address()},
                         {"metrics_listen", process->metrics_address()},
                         {"http_listen", gateway != nullptr ? gateway->address() : ""},
@@ -254,7 +254,7 @@ absl::Status Serve(const Flags& flags) {
   pools->targets->Connect();
   if (pools->drafts != nullptr) pools->drafts->Connect();
 
-  // It runs until the process ends, so that a call that comes after the others have ended is answered too.
+  // The executor runs until the process ends, so that calls that arrive during shutdown are answered too.
   std::thread executor([&context] { context.Run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(context.get_executor()),
                          [process](bool hangs) { process->CountStall(hangs); });
@@ -263,8 +263,8 @@ absl::Status Serve(const Flags& flags) {
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);
   asio::co_spawn(context.get_executor(), Drain(admission, patience, *pools), asio::use_future).wait();
   if (gateway != nullptr) gateway->Finish(absl::Seconds(1));
-  // Connections end with the process, and clients of remaining calls see UNAVAILABLE. Shutting gRPC down
-  // would cancel calls that come meanwhile, which looks like their clients' doing.
+  // Connections end with the process, and clients of the remaining calls see UNAVAILABLE. Shutting gRPC down
+  // would cancel calls that arrive meanwhile, as if their clients had cancelled them.
   const Clock::time_point end = Clock::now() + kUnread;
   while (service.unfinished() + vllm.unfinished() > 0 && Clock::now() < end)
     std::this_thread::sleep_for(kUnread / 1000);
@@ -279,7 +279,7 @@ int Run(int argc, char** argv) {
   DefineFlags(app, flags);
   app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", VersionAndCommit()));
   return RunProcess(app, argc, argv, "coordinator", flags.process, [&] {
-    // A client's requests reach the queue, which refuses with a reason.
+    // Enough streams for a client to fill the queue, which refuses further requests with a reason.
     int& streams = flags.process.server.max_streams;
     streams = std::max(streams, flags.admission.max_samples + 2 * flags.admission.max_waiting);
     std::erase(flags.drafts, "");

@@ -10,13 +10,13 @@
 namespace outrider {
 namespace {
 
-// Nothing where no server is configured.
+// Empty if no server is configured.
 template <class Protocol>
 Metrics::ServersUp WhichAreUp(const ServerPool<Protocol>* pool) {
   if (pool == nullptr) return {};
   Metrics::ServersUp up;
   for (const auto& server : pool->servers()) up[server->address] = server->link->up();
-  if (up.empty()) up[""] = false;  // a name that resolves to none yet
+  if (up.empty()) up[""] = false;  // no DNS name resolves to a server
   return up;
 }
 
@@ -41,7 +41,7 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
     if (!mixed_numerics) status.Update(CheckNumerics(info, others));
     return status;
   };
-  // A draft that comes back may be another, if all drafts are alike: proposals come with their own q.
+  // Drafts may change their weights as long as all that are up agree: each proposal carries its own q.
   const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
     absl::Status status = CheckFingerprint(info, tokenizer);
     status.Update(CheckWeights(info, pools->drafts->info_of_any_up()));

@@ -17,23 +17,23 @@ struct Pools {
   std::unique_ptr<DraftPool> drafts;  // null: none is configured
 };
 
-// Without addresses of drafts there is no draft service. `on_change` is called when a server becomes usable,
-// or unusable. The tokenizer outlives the result. INVALID_ARGUMENT, naming the flag, for what is no address.
+// Makes no draft pool if `drafts` has no addresses. Calls `on_change` when a server may have become usable or
+// unusable. The tokenizer outlives the result. INVALID_ARGUMENT, naming the flag, for a malformed address.
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
                                                  PoolOptions drafts, bool mixed_numerics,
                                                  const Tokenizer& tokenizer, std::function<void()> on_change);
 
 void Report(const Pools& pools, Metrics& metrics);
-// The part of it that changes with each step of a target.
+// The part of Report that changes with each step of a target.
 void ReportKvUsed(const TargetPool& targets, Metrics& metrics);
 
-// OK if the server's model uses the tokens of `tokenizer`; draft and target then agree on them. Their
-// vocabularies may differ in size, and their texts in what ends them: the target's ids decide. Like the
+// OK if the server's model uses the tokens of `tokenizer`, so that draft and target agree on them. Their
+// vocabularies may differ in size, and they may have different EOS ids: the target's ids decide. Like the
 // checks below, it fails with FAILED_PRECONDITION and a message for operators.
 absl::Status CheckFingerprint(const v1::ServerInfo& info, const Tokenizer& tokenizer);
 
-// OK if the server has the weights of the others of its pool (null: none was met): a sequence may move to any
-// of them, and the tokens of a request come from one model. What a server does not say is not compared.
+// OK if the server has the same weights as the others of its pool (null: none was met). A sequence may move
+// to any of them, and all tokens of a request come from one model. An unknown hash is not compared.
 absl::Status CheckWeights(const v1::ServerInfo& info, const v1::ServerInfo* others);
 
 // OK if the target computes the same bits as the others of its pool (null: none was met), so that a greedy or

@@ -38,7 +38,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
       sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
   Answer& answer = sequence.answer();
   if (!row.ok()) {
-    // Tokens drafted before must not be lost because of this one. A draft may lack all that a grammar allows.
+    // Tokens drafted before must not be lost. A draft may lack every token that a grammar allows.
     const bool has_none = ReasonOf(row.status()) == Controls::kNoTokenLeft;
     if (answer.next || !answer.proposal.empty() || has_none) return true;
     return row.status();

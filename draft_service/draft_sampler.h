@@ -1,5 +1,5 @@
-// The draft's sampler: samples a token from the logits and feeds it back, until K tokens are drafted, more do
-// not pay, or the time is over. For a tree it samples all tokens at one depth, and feeds them back together.
+// The draft's sampler. It samples a token from the logits and feeds it back, until K tokens are drafted, more
+// do not pay, or time is up. For a tree it samples all tokens at one depth, and feeds them back together.
 #pragma once
 
 #include "common/engine/sequence/sequence_state.h"

@@ -23,7 +23,7 @@ void FillResult(const Answer& answer, v1::ProposeResult* result) {
   if (!answer.status.ok()) return;
   SerializeProposal(answer.proposal, result->mutable_nodes());
   if (answer.next) SetNext(*answer.next, result);
-  // A node may have none, where only one token is allowed.
+  // A node has no alternatives where only one token is allowed.
   const bool any = std::any_of(answer.proposal.begin(), answer.proposal.end(),
                                [](const ProposalNode& node) { return !node.alternatives.empty(); });
   for (const ProposalNode& node : answer.proposal) {
@@ -33,7 +33,7 @@ void FillResult(const Answer& answer, v1::ProposeResult* result) {
   }
 }
 
-// Posts the token drawn first, before the rest is drafted.
+// Makes `work` post its first drawn token before the proposal is drafted.
 void PostNext(const v1::SequenceUpdate& update, const std::shared_ptr<Outbox<v1::ProposeResponse>>& results,
               WorkItem& work) {
   work.on_next = [results, id = update.sequence_id(), round = update.round()](TokenId next) {

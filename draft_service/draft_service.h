@@ -13,7 +13,7 @@ namespace outrider {
 std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::ServerInfo& info,
                                                 GrammarCache* grammars, Tracer* tracer, int default_top_n);
 
-// What a program says of the draft that it serves.
+// The draft's part of a program, for RunModelProgram.
 ModelServiceSpec DraftSpec();
 
 }  // namespace outrider

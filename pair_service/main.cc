@@ -1,4 +1,4 @@
-// Draft and target in one process: two processes on one GPU take turns at it.
+// Draft and target in one process. As two processes on one GPU they would take turns at it.
 #include "draft_service/draft_service.h"
 #include "target_service/target_service.h"
 

@@ -9,9 +9,9 @@ namespace outrider {
 
 class RejectionSampler final : public Sampler {
  public:
-  // Whether to take trees where a tree's row must have the bits of a chain's: for greedy decoding and the
-  // coupled rule. If not, they are refused there with INVALID_ARGUMENT, reason TREE_UNSUPPORTED, as they
-  // always are under the block rule and with lenience.
+  // `takes_rounded_trees`: whether to take trees for greedy decoding and the coupled rule, where a tree's
+  // row must have the bits of a chain's. If not, they are refused there with INVALID_ARGUMENT, reason
+  // TREE_UNSUPPORTED. Under the block rule and with lenience below 1 they always are.
   explicit RejectionSampler(bool takes_rounded_trees = true) : takes_rounded_trees_(takes_rounded_trees) {}
 
   // Appends the proposal's tokens. Needs a row of logits for each of them, and one for the last committed

@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-// Tokens kept of a proposal's distributions where the request does not say: the draft service's default.
+// Tokens kept of a proposal's distributions if the request does not say: the draft service's default.
 constexpr int kDefaultTopN = 64;
 
 void FillResult(const Answer& answer, v1::VerifyResult* result) {
@@ -78,7 +78,7 @@ absl::Status CheckProposer(const WorkItem& work, const v1::ServerInfo& info) {
                     names.empty() ? "none" : absl::StrJoin(names, ", "));
 }
 
-// Parses what the target itself is to propose.
+// Parses the request that the target itself propose what follows its verdict.
 absl::StatusOr<ProposalRequest> ParseRequest(const v1::VerifyItem& item, const v1::ServerInfo& info) {
   const v1::ProposalRequest& propose = item.propose();
   if (item.candidates() > 0 || item.has_prompt_logprobs()) {

@@ -12,7 +12,7 @@ namespace outrider {
 std::unique_ptr<StreamService> MakeTargetService(Worker& worker, const v1::ServerInfo& info,
                                                  GrammarCache* grammars, Tracer* tracer);
 
-// What a program says of the target that it serves.
+// The target's part of a program, for RunModelProgram.
 ModelServiceSpec TargetSpec();
 
 }  // namespace outrider

@@ -12,10 +12,10 @@
 namespace outrider {
 namespace {
 
-// How long an answer may take to break off after a signal, before we leave without it.
+// How long a cancelled call may take to end, before the process exits without its answer.
 constexpr absl::Duration kBreakOff = absl::Seconds(1);
 
-// A generation in a thread of its own, so that the first can watch signals and processes.
+// Runs a generation on a thread of its own, so that the caller's thread can watch signals and processes.
 class Call {
  public:
   Call(Connection& connection, const v1::GenerateRequest& request, Signals& signals,
@@ -54,13 +54,13 @@ class Call {
   std::thread thread_;
 };
 
-// The error of a service that a generation cannot do without.
+// How a service that generation needs has ended: the target or the coordinator. OK while both run.
 absl::Status FatalDeath(LocalServices& services) {
   const absl::Status target = services.Death(kTarget);
   return target.ok() ? services.Death(kCoordinator) : target;
 }
 
-// What ended the wait for a call, other than the call itself.
+// The reason that a wait for a call ended early. Neither member is set if the call itself ended.
 struct Interruption {
   int signal = 0;
   absl::Status death;
@@ -116,7 +116,7 @@ Answer Ask(Connection& connection, const v1::GenerateRequest& request, Signals& 
   while (!call.done() && absl::Now() < patience && !Signals::IsStop(signals.Wait(absl::Milliseconds(50)))) {
   }
   if (!call.done()) {
-    // Abandons it, but nothing else.
+    // Abandons the call, but still stops the services.
     connection.EndServices();
     _exit(interruption.signal != 0 ? 128 + interruption.signal : 1);
   }
@@ -124,7 +124,7 @@ Answer Ask(Connection& connection, const v1::GenerateRequest& request, Signals& 
   answer.signal = interruption.signal;
   if (answer.signal == 0 && !answer.samples.ok() && !answer.unread && connection.services() != nullptr &&
       interruption.death.ok()) {
-    // The connection breaks before the process is gone.
+    // A process that ends closes its connections first, so it may not be gone yet.
     signals.Wait(kBreakOff / 10);
     interruption.death = FatalDeath(*connection.services());
   }

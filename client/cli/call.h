@@ -1,4 +1,4 @@
-// A generation that signals and the end of a service interrupt.
+// Runs a generation, which a signal or the end of a service interrupts.
 #pragma once
 
 #include <functional>
@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-// To a coordinator that runs, for which it connects when it is first used, or to services of this process.
-// Used by one thread at a time.
+// A connection to a running coordinator, which is made on first use, or to services that this process
+// started. Used by one thread at a time.
 class Connection {
  public:
   Connection(std::string address, ChannelSecurity security)
@@ -27,7 +27,7 @@ class Connection {
 
   // Errors are those of Client::Connect.
   absl::StatusOr<const Client*> client();
-  LocalServices* services() { return services_.get(); }  // null: none are ours
+  LocalServices* services() { return services_.get(); }  // null if this process started none
   void EndServices() { services_.reset(); }
 
  private:
@@ -37,26 +37,26 @@ class Connection {
   std::unique_ptr<LocalServices> services_;
 };
 
-// Connects to the coordinator that the flags name, or starts services, with a word on what drafts where no
-// draft model is named, and waits for them. CANCELLED with *stop_signal set if a signal came.
+// Returns a connection to the coordinator that the flags name, or starts services and waits for them. Prints
+// a note on the drafter if no draft model is named. CANCELLED with *stop_signal set if a signal came.
 absl::StatusOr<Connection> Connect(const ChatFlags& flags, Signals& signals, int* stop_signal);
 
 struct Answer {
-  // An error is that of the call, or how a service ended.
+  // An error is the call's, or says how a service ended.
   absl::StatusOr<std::vector<Completion>> samples;
-  int signal = 0;       // that ended it, if any did
+  int signal = 0;       // the signal that ended it; 0: none
   bool unread = false;  // on_chunk ended it
 };
 
-// What to do with an answer, on the thread of the call; by default nothing before it is whole.
+// Callbacks for an answer, on the thread of the call. By default they do nothing.
 struct AnswerReader {
-  // False once nobody reads any more.
+  // Returns false once nobody reads the output any more.
   std::function<bool(const v1::GenerateResponse&)> on_chunk = [](const auto&) { return true; };
   std::function<void(const absl::StatusOr<std::vector<Completion>>&)> on_end = [](const auto&) {};
 };
 
-// Generates on a thread of its own. Ends the process if that thread hangs a second after a signal, as in a
-// write that nobody reads.
+// Generates on a thread of its own. Ends the process if that thread still runs a second after a signal or the
+// end of a service, as in a write that nobody reads.
 Answer Ask(Connection& connection, const v1::GenerateRequest& request, Signals& signals,
            const AnswerReader& reader);
 

@@ -38,7 +38,7 @@ void Say(const std::string& text) {
 
 void Complain(const std::string& what) { std::fprintf(stderr, "error: %s\n", what.c_str()); }
 
-// Where the lines of earlier conversations are, after the XDG base directory specification; empty: nowhere.
+// The history file, by the XDG base directory specification; empty if there is none.
 std::string HistoryFile() {
   if (const char* state = std::getenv("XDG_STATE_HOME"); state != nullptr && *state == '/') {
     return absl::StrCat(state, "/outrider/history");
@@ -57,8 +57,8 @@ class Conversation {
         style_(StyleOfStandardOutput()),
         renderer_(style_) {}
 
-  // Answers `question`. Returns the signal that ended it, 0 if none. What has come of an answer is part of
-  // the conversation, but a question without one is not.
+  // Answers `question`. Returns the signal that interrupted the answer, 0 if none. An interrupted answer
+  // stays in the conversation. A question whose answer failed does not.
   absl::StatusOr<int> Turn(const std::string& question) {
     if (!IsValidUtf8(question)) return Invalid("that is not UTF-8");
     messages_.emplace_back("user", question);
@@ -83,7 +83,7 @@ class Conversation {
     return answer.signal;
   }
 
-  // A line that begins with a slash.
+  // Runs a line that begins with a slash.
   void Command(absl::string_view line) {
     const size_t space = line.find(' ');
     const absl::string_view name = line.substr(0, space);
@@ -106,7 +106,7 @@ class Conversation {
     }
   }
 
-  // Whether nobody is left to answer the next question.
+  // Whether `error` means that no service is left to answer the next question.
   bool IsOver(const absl::Status& error) {
     return connection_.services() != nullptr && absl::IsUnavailable(error);
   }

@@ -17,7 +17,7 @@
 namespace outrider {
 namespace {
 
-// Sampled texts are compared by their first two tokens, each among so many.
+// Sampled texts are compared by their first kLength tokens, each one of the kTopK likeliest.
 constexpr int kTopK = 5;
 constexpr int kLength = 2;
 constexpr uint32_t kSamplesPerCall = 50;
@@ -25,8 +25,8 @@ constexpr uint32_t kSamplesPerCall = 50;
 constexpr uint32_t kSampledTokens = kLength + 3;
 // Expected counts below this are pooled, as Pearson's test asks for.
 constexpr double kLeastExpected = 5;
-// Of a p-value, below which texts do not have the target's distribution. With ten drafters a correct one is
-// accused once in a hundred thousand runs.
+// The p-value below which texts count as not having the target's distribution. With ten drafters, a correct
+// one is accused once in a hundred thousand runs.
 constexpr double kDamning = 1e-6;
 
 constexpr const char* kPrompts[] = {"The best way to learn a language is",
@@ -38,16 +38,16 @@ using Law = std::map<Ids, double>;  // the probability of each text
 
 struct Row {
   v1::DrafterKind drafter;
-  int equal = 0;         // greedy texts that are those of plain decoding
+  int equal = 0;         // greedy texts that equal those of plain decoding
   double seconds = 0;    // from the first token of a greedy text to the last
-  uint64_t decoded = 0;  // in that time
+  uint64_t decoded = 0;  // tokens in that time
   uint64_t tokens = 0;
-  uint64_t calls = 0;  // of the target, for these
+  uint64_t calls = 0;  // of the target, for `tokens`
   double p = 1;
 };
 
-// The chance that samples of this law differ from it as much as these counts do, or more (Pearson's
-// chi-square test); 0 if one of them is impossible.
+// The probability that samples of this law differ from it at least as much as these counts do (Pearson's
+// chi-square test). 0 if one of the texts is impossible under the law.
 double PValue(const std::map<Ids, int>& counts, const Law& law) {
   int total = 0;
   for (const auto& [text, count] : counts) {
@@ -74,7 +74,7 @@ double PValue(const std::map<Ids, int>& counts, const Law& law) {
   return cells < 2 ? 1 : boost::math::gamma_q((cells - 1) / 2.0, statistic / 2);
 }
 
-// What a coordinator can draft with, plain decoding first.
+// The drafters that a coordinator has, plain decoding first.
 std::vector<v1::DrafterKind> DraftersOf(const v1::DescribeResponse& description) {
   std::vector<v1::DrafterKind> drafters = {v1::DRAFTER_KIND_NONE};
   if (description.has_draft()) drafters.push_back(v1::DRAFTER_KIND_MODEL);
@@ -140,7 +140,7 @@ class Comparison {
     return IdsOf(samples.front());
   }
 
-  // The probability of each text of kLength tokens, from the target's scores of texts as prompts.
+  // The probability of each text of kLength tokens, from the target's log-probabilities of prompts.
   absl::StatusOr<Law> LawAfter(const std::string& prompt) {
     v1::TokenizeRequest tokenize;
     tokenize.set_text(prompt);
@@ -164,13 +164,13 @@ class Comparison {
     return law;
   }
 
-  // Of the token that follows.
+  // The target's log-probabilities for the token after `path`.
   absl::StatusOr<v1::PositionLogprobs> ScoresAfter(const Ids& prompt, const Ids& path) {
     v1::GenerateRequest request;
     auto& ids = *request.mutable_tokens()->mutable_ids();
     ids.Add(prompt.begin(), prompt.end());
     ids.Add(path.begin(), path.end());
-    ids.Add(0);  // any token: only what might stand in its place is read
+    ids.Add(0);  // any token: only the alternatives at its position are read
     request.mutable_logprobs()->set_prompt(kTopK);
     request.mutable_stop()->set_max_tokens(1);
     request.mutable_speculation()->set_drafter(v1::DRAFTER_KIND_NONE);
@@ -207,7 +207,7 @@ class Comparison {
   int signal_ = 0;
 };
 
-// The table, and whether every drafter gave what plain decoding gives.
+// Prints the table. Returns whether every drafter gave what plain decoding gives.
 bool Print(const std::vector<Row>& rows, size_t prompts, uint32_t samples) {
   const auto rate = [](const Row& row) { return static_cast<double>(row.decoded) / row.seconds; };
   std::printf("%-12s %14s %22s %10s %9s %14s\n", "drafter", "greedy texts", "sampled texts", "tokens/s",

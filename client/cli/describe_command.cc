@@ -34,7 +34,7 @@ std::string Line(const char* name, bool up, const v1::ServerInfo& info) {
       info.max_draft_tokens(), info.max_tree_nodes(), info.kv_blocks(), info.block_size(), Proposers(info));
 }
 
-// One server of several, or one that cannot be used for a reason.
+// The line of one server of several, or of one that is not used, with the reason.
 std::string StateLine(const v1::ServerState& server) {
   const std::string name = absl::StrFormat("  %-10s %s: ", server.role(), server.address());
   if (!server.problem().empty()) return absl::StrCat(name, "not used: ", server.problem(), "\n");
@@ -90,7 +90,7 @@ absl::StatusOr<int> RunDescribe(const DescribeFlags& flags) {
   const std::string coordinator = absl::StrFormat(
       "%-12s %s, version %s: %s, %d in progress, K %s, at most %d\n", "coordinator", flags.address,
       description.version(), StateOf(description), description.running(), k, description.max_draft_tokens());
-  // Without a draft service there is none to describe.
+  // Without a draft service, there is no draft to describe.
   const bool draft = description.has_draft() || description.degraded();
   std::printf("%s%s%s%s%s", coordinator.c_str(),
               Line("target", description.has_target(), description.target()).c_str(),

@@ -1,4 +1,4 @@
-// Shows rounds of speculative decoding token by token: what was compared with what, and what was drawn.
+// Shows speculative decoding token by token: which probabilities are compared, and which tokens are drawn.
 #include <algorithm>
 #include <filesystem>
 #include <memory>
@@ -26,7 +26,7 @@ namespace outrider {
 namespace {
 
 constexpr int kBars = 6;         // tokens of a distribution that are shown
-constexpr int kBarColumns = 30;  // of a probability of 1
+constexpr int kBarColumns = 30;  // length of the bar for a probability of 1
 
 // A model with one text in its cache.
 class OneText {
@@ -78,7 +78,7 @@ class Explanation {
         draft_controls_(std::move(draft_controls)),
         key_{flags.seed, 0} {}
 
-  // Appends what the round emits to the text. Round 0 is the prompt's, for which nothing is drafted.
+  // Runs and prints a round, and appends its tokens to `text`. Round 0, the prompt's, has no draft.
   absl::Status Round(int number, std::vector<TokenId>& text) {
     const size_t begun = text.size();
     const Proposal proposal = OUTRIDER_TRY(Draft(text, number == 0 ? 0 : flags_.draft_tokens));
@@ -166,7 +166,7 @@ class Explanation {
                  Uniform(key_, position, purpose, 0, begun));
   }
 
-  // The largest probabilities of a distribution.
+  // Prints the largest probabilities of a distribution.
   template <typename Probability>
   void Bars(const char* name, const Probability& probability) const {
     std::vector<std::pair<double, TokenId>> tokens;

@@ -14,7 +14,7 @@
 namespace outrider {
 namespace {
 
-// What is wrong with an address; empty: nothing.
+// The problem of an address; empty if there is none.
 std::string ProblemOfListen(const std::string& address) {
   return std::string(CheckListenAddress(address).message());
 }
@@ -23,7 +23,7 @@ std::string ProblemOfHostPort(const std::string& address) {
   return absl::StrCat("'", address, "' is not HOST:PORT");
 }
 
-// Defines a flag whose value `set` takes. It is not called if the flag is not given, or empty.
+// Defines a flag that passes its value to `set`, which is not called if the flag is missing or empty.
 template <class T>
 CLI::Option* AddField(CLI::App& command, const char* flag, std::function<void(T)> set, const char* help) {
   const auto set_if_given = [set](const std::optional<T>& value) {
@@ -31,14 +31,14 @@ CLI::Option* AddField(CLI::App& command, const char* flag, std::function<void(T)
   };
   return command.add_option_function<std::optional<T>>(flag, set_if_given, help);
 }
-// The same for one that sets a field of `message`.
+// The same for a flag that sets a field of `message`.
 template <class Message, class T>
 CLI::Option* AddField(CLI::App& command, const char* flag, Message* message, void (Message::*set)(T),
                       const char* help) {
   return AddField<T>(
       command, flag, [message, set](T value) { (message->*set)(value); }, help);
 }
-// The same for a value of an enumeration, given by one of `names`.
+// The same for a field of an enumeration type, whose value is given by one of `names`.
 template <class Message, class Enum>
 void AddName(CLI::App& command, const char* flag, Message* message, void (Message::*set)(Enum),
              const std::vector<std::string>& names, const char* help) {
@@ -77,7 +77,7 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, const char* grou
               ->check(CLI::Range(0, 1024))};
 }
 
-// What the output is held to: one of these. Returns them.
+// Defines the flags that constrain the output, of which only one may be given. Returns them.
 std::vector<CLI::Option*> DefineGrammarFlags(CLI::App& command, v1::SamplingParams* sampling) {
   command.option_defaults()->group("Structured output, one of");
   // Defines a flag whose value is a file's content.
@@ -143,7 +143,7 @@ void DefineBeamFlags(CLI::App& command, v1::GenerateRequest* request,
       ->needs(width);
 }
 
-// Where to ask: of a coordinator, or of services that are started for it.
+// Defines the flags that choose a running coordinator, or services to start.
 void DefineConnectionFlags(CLI::App& command, ChatFlags& flags) {
   constexpr char kGroup[] = "A coordinator that is running";
   CLI::Option* address = command
@@ -160,7 +160,7 @@ void DefineConnectionFlags(CLI::App& command, ChatFlags& flags) {
   }
 }
 
-// How to sample, when to stop and how to speculate. Returns the flags that a search does not take.
+// Defines flags for sampling, stopping and speculation. Returns those that exclude beam search.
 std::vector<CLI::Option*> DefineRequestFlags(CLI::App& command, v1::GenerateRequest* request) {
   v1::SamplingParams* sampling = request->mutable_sampling();
   v1::StopOptions* stop = request->mutable_stop();

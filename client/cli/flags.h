@@ -21,11 +21,11 @@ class App;
 namespace outrider {
 
 inline constexpr char kDefaultAddress[] = "127.0.0.1:7070";
-// By Service.
+// The default addresses of metrics, by Service.
 inline constexpr std::array<const char*, kServices> kDefaultMetrics = {"127.0.0.1:9072", "127.0.0.1:9071",
                                                                        "127.0.0.1:9070"};
 
-// The flags of `outrider up` that say where it listens; the coordinator's are named as its own.
+// The flags of `outrider up` for its addresses. The coordinator's have the same names as its own flags.
 inline constexpr std::array<const char*, kServices> kListenFlags = {"--target-listen", "--draft-listen",
                                                                     "--listen"};
 inline constexpr std::array<const char*, kServices> kMetricsListenFlags = {
@@ -38,7 +38,7 @@ struct ChatFlags {
   ChannelSecurity security;
   LocalServicesOptions services;
   v1::GenerateRequest request;  // all but the prompt
-  std::string system;           // what comes before the conversation; empty: nothing
+  std::string system;           // the system message; empty: none
 };
 
 struct GenerateFlags : ChatFlags {
@@ -78,7 +78,7 @@ struct ExplainFlags {
 };
 
 struct CompareFlags : ChatFlags {
-  std::vector<std::string> prompts;  // none: ones of this command
+  std::vector<std::string> prompts;  // empty: this command's own prompts
   uint32_t max_tokens = 64;
   uint32_t samples = 400;
 };
@@ -92,8 +92,8 @@ void DefineTopFlags(CLI::App& command, TopFlags& flags);
 void DefineExplainFlags(CLI::App& command, ExplainFlags& flags);
 void DefineCompareFlags(CLI::App& command, CompareFlags& flags);
 
-// Settles --draft-model where it is not given: the shipped draft model for the shipped target, none for
-// others, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model that is not there.
+// Chooses the draft model if --draft-model is not given: the shipped one for the shipped target, none for
+// other targets, whose tokenizers may differ. INVALID_ARGUMENT for flags of a draft model if there is none.
 absl::Status SettleDraftModel(LocalServicesOptions& options);
 
 // The commands. Each returns the exit status: 0, or 128 + the signal that stopped it.
@@ -101,7 +101,7 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags);
 absl::StatusOr<int> RunChat(const ChatFlags& flags);
 absl::StatusOr<int> RunUp(const LocalServicesOptions& given);
 absl::StatusOr<int> RunDescribe(const DescribeFlags& flags);
-// Returns 0 if it serves.
+// Returns 0 if the service serves, else 1.
 absl::StatusOr<int> RunHealth(const HealthFlags& flags);
 absl::StatusOr<int> RunTop(const TopFlags& flags);
 // 1 if a drafter gives other texts than plain decoding.
@@ -109,17 +109,17 @@ absl::StatusOr<int> RunCompare(const CompareFlags& flags);
 // Loads both models into this process.
 absl::StatusOr<int> RunExplain(const ExplainFlags& flags);
 
-// To the conversation that is the request's prompt.
+// Appends a message to the conversation that is the request's prompt.
 void AddMessage(const std::string& role, const std::string& content, v1::GenerateRequest& request);
 
-// All of standard input, less one line end.
+// All of standard input, without a final line end.
 std::string ReadStandardInput();
 
-// The pages of the three services, by Service; nothing for one that did not answer.
+// The pages of the three services, by Service; nullopt for one that did not answer.
 using MetricsPages = std::array<std::optional<MetricsPage>, kServices>;
 
-// What happened in the `seconds` from one look to the next, a line for each subject. A service missing in
-// either gets a line that says so; a draft that the coordinator does not have gets none.
+// Describes the `seconds` between two fetches, with a line for each subject. A service that is missing in
+// either gets a line that says so. A draft gets no line if the coordinator has none.
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds);
 
 }  // namespace outrider

@@ -31,13 +31,13 @@ absl::StatusOr<std::string> ReadPrompt(const GenerateFlags& flags) {
   return prompt;
 }
 
-// Writes the answer as it comes. The thread of the call.
+// Writes the answer as it comes, on the thread of the call.
 class AnswerWriter {
  public:
   AnswerWriter(const GenerateFlags& flags, std::string prompt)
       : flags_(flags), prompt_(std::move(prompt)), style_(StyleOfStandardOutput()), renderer_(style_) {}
 
-  // False once nobody reads it any more.
+  // Returns false once nobody reads the output any more.
   bool Write(const v1::GenerateResponse& chunk) {
     if (flags_.json) return true;
     if (flags_.request.n() > 1) return WriteSample(chunk);
@@ -65,7 +65,7 @@ class AnswerWriter {
     for (size_t i = 0; i < summaries; ++i) Note(Summary(samples[i].finish));
   }
 
-  // A line on the answer, which is not part of it.
+  // Prints a line about the answer that is not part of it.
   void Note(const std::string& line) {
     std::fprintf(style_.terminal ? stdout : stderr, "%s\n", line.c_str());
   }
@@ -92,7 +92,7 @@ class AnswerWriter {
   std::string Opening() const {
     if (!style_.terminal) return "";
     const std::string legend = renderer_.Legend();
-    // A question is not continued.
+    // An answer does not continue its question, so the question is not shown.
     return absl::StrCat(legend, legend.empty() ? "" : "\n", flags_.chat ? "" : renderer_.Prompt(prompt_));
   }
 
@@ -109,7 +109,7 @@ class AnswerWriter {
   std::map<uint32_t, std::string> unfinished_samples_;
 };
 
-// Whether plain decoding can be expected to write the same text.
+// OK if plain decoding can be expected to write the same text.
 absl::Status CheckComparable(const v1::GenerateRequest& request) {
   const bool greedy = request.sampling().has_temperature() && request.sampling().temperature() == 0;
   const bool coupled = request.speculation().rule() == v1::RULE_COUPLED && request.has_seed();
@@ -118,7 +118,7 @@ absl::Status CheckComparable(const v1::GenerateRequest& request) {
   return Invalid("--compare-plain needs --temperature 0, or --rule coupled with --seed: two samples differ");
 }
 
-// The same request without speculation, the same random numbers included.
+// The same request, with the same random numbers, but without speculation.
 v1::GenerateRequest WithoutSpeculation(v1::GenerateRequest request) {
   const v1::Rule rule = request.speculation().rule();
   request.clear_speculation();

@@ -13,7 +13,7 @@ namespace outrider {
 namespace {
 
 constexpr int kHistoryLines = 1000;
-// Keys are not pressed as fast as lines come from a clipboard.
+// Lines that come this fast are pasted from a clipboard, not typed.
 constexpr absl::Duration kPasted = absl::Milliseconds(20);
 
 LineEditor& OfClient(EditLine* editor) {
@@ -30,7 +30,7 @@ LineEditor::LineEditor(std::string prompt, std::string history, Signals& signals
       signals_(signals),
       editor_(nullptr, el_end),
       history_(history_init(), history_end) {
-  // libedit reads characters of the locale.
+  // libedit reads characters in the locale's encoding.
   setlocale(LC_CTYPE, "");
   if (std::string_view(setlocale(LC_CTYPE, nullptr)) == "C") setlocale(LC_CTYPE, "C.UTF-8");
   editor_.reset(el_init("outrider", stdin, stdout, stderr));

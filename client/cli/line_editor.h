@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// One thread.
+// For one thread.
 class LineEditor {
  public:
   // The history is kept in the file `history`, if that is not empty and can be written.
@@ -21,7 +21,7 @@ class LineEditor {
   struct Input {
     std::string text;  // without its last line end; several lines if they came at once, as from a clipboard
     bool end = false;  // nothing more comes
-    int signal = 0;    // that came instead
+    int signal = 0;    // the signal that came instead; 0: none
   };
   Input Read();
 
@@ -34,7 +34,7 @@ class LineEditor {
   const std::string history_file_;
   Signals& signals_;
   int signal_ = 0;
-  bool continues_ = false;  // a line that came with the one before
+  bool continues_ = false;  // the next line came with the one before
   std::unique_ptr<EditLine, decltype(&el_end)> editor_;
   std::unique_ptr<History, decltype(&history_end)> history_;
 };

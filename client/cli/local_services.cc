@@ -27,7 +27,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr absl::Duration kGrace = absl::Seconds(3);
-// Tokens of q that the draft sends. Four times the default are accepted more often (docs/performance.md).
+// The tokens of q that the draft sends. Four times the default raises acceptance (docs/performance.md).
 constexpr char kTopN[] = "--top-n=256";
 constexpr size_t kLinesShown = 5;
 
@@ -99,7 +99,7 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
     flags[kCoordinator].push_back(absl::StrCat("--draft-budget=", options.draft_budget_seconds));
   }
   for (const Service service : {kTarget, kDraft, kCoordinator}) {
-    // Also what is empty, since the variables of these flags are meant for the coordinator alone.
+    // Passes empty values too: these flags are for the coordinator alone, whatever the environment sets.
     const ServerSecurity security = service == kCoordinator ? options.security : ServerSecurity();
     flags[service].insert(flags[service].end(), {absl::StrCat("--tls-cert=", security.cert),
                                                  absl::StrCat("--tls-key=", security.key),
@@ -115,7 +115,7 @@ constexpr absl::Duration kTimeout = absl::Minutes(2);
 constexpr absl::Duration kReportInterval = absl::Seconds(9);
 constexpr absl::Duration kTick = absl::Milliseconds(10);
 
-// One line on standard error that is written over, and gone at the end.
+// A line on standard error that is overwritten, and erased at the end.
 class ProgressLine {
  public:
   ~ProgressLine() { Clear(); }
@@ -145,7 +145,7 @@ std::string Describe(const LocalServices& services, absl::Duration elapsed) {
   return absl::StrFormat("%s  %.1f s", line, absl::ToDoubleSeconds(elapsed));
 }
 
-// OK once the coordinator has its servers. UNAVAILABLE, with what is waited for, until then.
+// OK once the coordinator has its servers. Until then UNAVAILABLE, naming the first that is missing.
 absl::Status CheckServing(const LocalServices& services) {
   for (Service service : {kTarget, kDraft, kCoordinator}) {
     if (service == kDraft && !services.has_draft()) continue;
@@ -300,7 +300,7 @@ absl::Status LocalServices::Death(Service service) {
 }
 
 absl::Status LocalServices::Restart(Service service) {
-  // A log of its own for each life: Death is about the present one.
+  // Each run has a log of its own, since Death reports on the present run.
   std::error_code ignored;
   fs::remove(LogPath(service), ignored);
   children_[service] = OUTRIDER_TRY(ChildProcess::Spawn(CommandOf(service), LogPath(service)));
@@ -358,7 +358,7 @@ absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* st
 }
 
 absl::StatusOr<Client> ConnectTo(const LocalServices& services) {
-  // A service that listens is connected to at once.
+  // The service already listens, so a connection takes no time.
   return Client::Connect(ToCall(services.address(kCoordinator)), {.connect_timeout = absl::Seconds(1)});
 }
 

@@ -21,22 +21,22 @@ enum Service { kTarget, kDraft, kCoordinator };
 inline constexpr int kServices = 3;
 inline constexpr std::array<const char*, kServices> kServiceNames = {"target", "draft", "coordinator"};
 
-// Instead of a draft model: no draft service is started. N-grams of the text are drafted, and what the heads
-// propose.
+// A value of draft_model: no draft service is started. Drafts are n-grams of the text, and proposals of the
+// heads if any are named.
 inline constexpr char kNoDraftModel[] = "none";
 
 struct LocalServicesOptions {
   std::string target_model;  // for FindModel; empty: the shipped pair
   std::string draft_model;   // or kNoDraftModel
-  // Folders of the target's proposers; an empty name counts for nothing. None: all that the shipped target
-  // comes with, where it runs on a CPU or libtorch.
+  // Folders of the target's proposers; empty names are ignored. If the list is empty: all that come with the
+  // shipped target, if it runs on a CPU or with libtorch.
   std::vector<std::string> heads;
   std::string dtype = "auto";
   std::string draft_dtype;        // empty: dtype
   std::string engine = "native";  // or torch
   std::string device = "cpu";     // or cuda:N
   std::string draft_device;       // empty: device
-  int frequent_tokens = 0;        // that the draft may propose; 0: all
+  int frequent_tokens = 0;        // tokens that the draft may propose; 0: all
   // For draft and target each. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // per proposal; 0: the coordinator's default
@@ -57,11 +57,11 @@ struct LocalServicesOptions {
   }
 };
 
-// The folder of the shipped models: beside the installation, or beside the source tree that the program was
-// built in.
+// The folder of the shipped models: in the installation, or in the source tree in which the program was
+// built.
 std::filesystem::path ShippedModels();
 
-// What FindModel finds of the given name, or if that is empty the shipped model. Errors name `flag`.
+// FindModel's result for `given`, or for `shipped` if `given` is empty; the latter's errors name `flag`.
 absl::StatusOr<std::string> ModelOr(const std::filesystem::path& shipped, const std::string& given,
                                     const char* flag);
 
@@ -72,49 +72,49 @@ struct ListenFlag {
   std::string address;
 };
 
-// Checks that this host can listen there, on all of them at once, and nobody does yet; skips empty addresses.
-// UNAVAILABLE naming the flag. Somebody may still come in between.
+// Checks that this process can listen on all of these addresses at once, and nobody does yet. Skips empty
+// ones. UNAVAILABLE, naming the flag, if not. Another process may still take an address afterwards.
 absl::Status CheckListenFlags(const std::vector<ListenFlag>& flags);
 
-// Returns the address to call: one that stands for all interfaces cannot be called.
+// Returns the address to connect to: loopback for an address that stands for all interfaces.
 std::string ToCall(const std::string& address);
 
-// Coordinator, target and, unless there is none, draft. They log to files in a private temporary folder,
-// which goes when this does. One thread, which must live as long.
+// The processes of coordinator, target and, unless there is none, draft. They log to files in a private
+// temporary folder, which is removed with this object. For one thread, which must outlive it.
 class LocalServices {
  public:
-  // Starts the processes, and does not wait: see Advance. NOT_FOUND without a program or a model.
+  // Starts the processes, and does not wait: see Advance. NOT_FOUND if a program or a model is missing.
   static absl::StatusOr<std::unique_ptr<LocalServices>> Start(const LocalServicesOptions& options);
-  // Stops as Stop does, and leaves no file.
+  // Calls Stop, and removes all files.
   ~LocalServices();
 
   bool has_draft() const { return options_.draft_model != kNoDraftModel; }
-  // What drafts where nothing else does, in words.
+  // The drafter, in words, if there is no draft model.
   const char* drafter() const { return options_.drafts_with_heads() ? "n-grams and heads" : "n-grams"; }
 
-  // Notes which services have begun to serve, and starts the coordinator once its servers' addresses are
-  // known: at once, unless their ports are to be picked. Call it until all have served.
+  // Starts target and draft, and the coordinator once their addresses are known: at once, unless their ports
+  // are to be picked. Notes which services have begun to serve. Call it until all have.
   absl::Status Advance();
 
-  // Whether it has ever listened, weights loaded. From then on picked ports are known and stay the same.
+  // Whether the service has ever listened, with weights loaded. Picked ports are known and fixed then.
   bool served(Service service) const { return served_[service]; }
   const std::string& address(Service service) const { return options_.listen[service]; }
   const std::string& metrics_address(Service service) const { return options_.metrics_listen[service]; }
   const std::string& http_address() const { return options_.http_listen; }
   const std::filesystem::path& folder() const { return folder_; }
 
-  // Whether the coordinator has ever reached that server, as its log says: it may ask its clients for more
-  // than this has.
+  // Whether the coordinator has ever reached that server, by its log. To ask the coordinator itself, clients
+  // may need credentials that this process lacks.
   bool reached(Service service) const;
 
   // FAILED_PRECONDITION if the coordinator refuses a server, because tokenizers differ.
   absl::Status Refusal() const;
 
-  // How a service ended that ended unasked and was not started again, with the reason that its log gives.
+  // UNAVAILABLE, with the log's reason, if a service ended by itself and was not restarted; else OK.
   absl::Status Death(Service service);
   absl::Status Restart(Service service);
 
-  // Stops the coordinator first, so that requests can end; kills what does not end in time.
+  // Stops the coordinator first, so that requests can end. Kills processes that do not end in time.
   void Stop();
 
  private:
@@ -125,27 +125,27 @@ class LocalServices {
   bool ServersReachable() const;
   void NoteServing(Service service);
 
-  // As asked for; the addresses as bound once a service has served.
+  // The given options. Once a service has served, its addresses are those that it bound.
   LocalServicesOptions options_;
   std::filesystem::path programs_;
   std::filesystem::path folder_;
-  std::array<std::vector<std::string>, kServices> flags_;  // that addresses do not show in
+  std::array<std::vector<std::string>, kServices> flags_;  // other than addresses
   std::array<bool, kServices> served_ = {};
   std::array<std::unique_ptr<ChildProcess>, kServices> children_;
 };
 
-// The reason that a log gives for the end: its last error, or the last lines that are not JSON; or none.
+// The reason for the end in a log: its last error, or the last lines that are not JSON; may be empty.
 std::string ReasonInLog(const std::string& log);
 
-// How the first service to end did so; OK while all run.
+// The Death of a service that has ended; OK while all run.
 absl::Status FirstDeath(LocalServices& services);
 
-// Returns once the coordinator has its servers. Errors are those of `check`, which is called again and again,
-// DEADLINE_EXCEEDED after two minutes, and CANCELLED with *stop_signal set. Shows progress on a terminal.
+// Waits until the coordinator has its servers. Shows progress on a terminal. Errors of `check` (called
+// repeatedly), Advance and Refusal; DEADLINE_EXCEEDED after two minutes; CANCELLED with *stop_signal set.
 absl::Status WaitUntilServing(LocalServices& services, Signals& signals, int* stop_signal,
                               const std::function<absl::Status(LocalServices&)>& check = FirstDeath);
 
-// A client of their coordinator, which serves without TLS and tokens.
+// A client of the services' coordinator, which must serve without TLS and tokens.
 absl::StatusOr<Client> ConnectTo(const LocalServices& services);
 
 }  // namespace outrider

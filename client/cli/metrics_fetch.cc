@@ -1,4 +1,4 @@
-// Separate from the rest of metrics_page.h, since these headers take long to compile.
+// Separate from the other functions of metrics_page.h, since these headers take long to compile.
 
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/beast/core/flat_buffer.hpp>

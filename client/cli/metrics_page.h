@@ -22,7 +22,7 @@ class MetricsPage {
   // Sum over the series of this name that have these labels, perhaps among others; 0 if there is none.
   double Sum(std::string_view name, const MetricLabels& labels = {}) const;
 
-  // The values that a label takes, with the sum for each: position -> tokens.
+  // The sum over the series of this name for each value of a label, such as position -> tokens.
   std::map<std::string, double> By(std::string_view name, const std::string& label) const;
 
  private:
@@ -37,7 +37,7 @@ class MetricsPage {
 // GET http://ADDRESS/metrics. UNAVAILABLE if nothing answers within a second.
 absl::StatusOr<MetricsPage> FetchMetrics(const std::string& address);
 
-// From one page to a later one of the same process.
+// The change from one page to a later one of the same process.
 struct MetricsChange {
   const MetricsPage& before;
   const MetricsPage& after;
@@ -45,13 +45,13 @@ struct MetricsChange {
   double Increase(std::string_view name, const MetricLabels& labels = {}) const {
     return after.Sum(name, labels) - before.Sum(name, labels);
   }
-  // The increase of one series over that of another; nothing if the latter did not change.
+  // The increase of one series over that of another; nullopt if the latter did not increase.
   std::optional<double> Ratio(std::string_view numerator, std::string_view denominator,
                               const MetricLabels& labels = {}) const;
   std::optional<double> Mean(const std::string& histogram, const MetricLabels& labels = {}) const {
     return Ratio(histogram + "_sum", histogram + "_count", labels);
   }
-  // Its q-quantile, by linear interpolation within its bucket, as Prometheus has it.
+  // The q-quantile, by linear interpolation within a bucket, like Prometheus' histogram_quantile.
   std::optional<double> Quantile(const std::string& histogram, double q) const;
 };
 

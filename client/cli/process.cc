@@ -19,10 +19,10 @@
 namespace outrider {
 namespace {
 
-// The child's side, between fork and exec: only calls that are safe in a signal handler.
+// Runs in the child between fork and exec, so it makes only async-signal-safe calls.
 [[noreturn]] void Become(char* const* argv, char* const* environment, int log, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(127);  // it died before the line above
+  if (getppid() != parent) _exit(127);  // the parent died before prctl
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -50,8 +50,8 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> ChildProcess::Spawn(const std::vec
   arguments.push_back(nullptr);
   const int log_fd = open(log.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
   if (log_fd < 0) return absl::UnavailableError(absl::StrCat("cannot write ", log, ": ", strerror(errno)));
-  // What it says of flags is for this program, which gives its children theirs. (That of plug-ins is no
-  // flag.)
+  // The environment's values of flags are for this program, which passes flags to its children itself.
+  // (OUTRIDER_PLUGIN_PATH is no flag.)
   std::vector<char*> environment;
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const bool is_flag =

@@ -13,8 +13,8 @@
 
 namespace outrider {
 
-// A child process, in a group of its own: Ctrl-C reaches only us, and we decide the order of stopping. The
-// kernel kills it should we die first. For the thread that calls Spawn, which must live as long.
+// A child process in a group of its own: Ctrl-C reaches only the parent, which stops its children in order.
+// The kernel kills a child whose parent dies. For the thread that calls Spawn, which must outlive the child.
 class ChildProcess {
  public:
   // argv[0] is the program's path. Its output is appended to the file `log`. NOT_FOUND without the program.
@@ -26,7 +26,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   bool running();
-  // How it ended: "exit status 1", "signal 9 (Killed)". Only when it has.
+  // How it ended: "exit status 1", "signal 9 (Killed)". Call only after it has ended.
   std::string HowItEnded() const;
 
   void Signal(int signal);
@@ -41,8 +41,8 @@ class ChildProcess {
   std::optional<int> status_;  // of waitpid
 };
 
-// From its creation on, SIGINT, SIGTERM, SIGHUP and SIGCHLD come out of Wait, and SIGPIPE is ignored, so
-// writes fail instead. Create one, before any other thread exists. Wait belongs to one thread, Wake to all.
+// From its creation on, Wait returns SIGINT, SIGTERM, SIGHUP and SIGCHLD, and SIGPIPE is ignored, so writes
+// fail instead. Create only one, before any other thread exists. Wait is for one thread, Wake for any.
 class Signals {
  public:
   Signals();
@@ -50,8 +50,8 @@ class Signals {
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
 
-  // Returns the next signal, or 0 once the time is over, somebody has called Wake, or there is something to
-  // read from `input`, if that is a descriptor.
+  // Returns the next signal, or 0 after `timeout`, after a call of Wake, or once there is something to read
+  // from `input`, unless that is -1.
   int Wait(absl::Duration timeout = absl::InfiniteDuration(), int input = -1);
   void Wake();
 
@@ -62,7 +62,7 @@ class Signals {
   int wake_fd_;
 };
 
-// Whether there is something to read, which may be the end.
+// Whether a read would not block: there is input, or its end.
 bool HasInput(int fd);
 
 }  // namespace outrider

@@ -20,7 +20,7 @@ constexpr char kReset[] = "\033[0m";
 constexpr char kDim[] = "\033[2m";
 constexpr char kRejected[] = "\033[9;31m";
 
-// The colours of the figure: green for what was kept, blue for the target's corrections.
+// The colours of Figure 1 of Leviathan et al.: green for kept tokens, blue for the target's corrections.
 const char* ColourOf(v1::TokenKind kind) {
   switch (kind) {
     case v1::TOKEN_KIND_ACCEPTED:
@@ -139,8 +139,8 @@ Json CompletionJson(const Completion& completion) {
 
 double Quotient(double a, double b) { return b > 0 ? a / b : 0; }
 
-// Of what follows the first token: how long the prompt takes is no matter of speculation, and depends on the
-// prefix cache.
+// The speed after the first token. The time for the prompt has nothing to do with speculation, and depends on
+// the prefix cache.
 std::string Speed(const v1::Usage& usage) {
   const uint32_t tokens = usage.completion_tokens();
   if (tokens < 2 || usage.decode_seconds() <= 0) {
@@ -223,7 +223,7 @@ std::string Renderer::Own(std::string_view text, v1::TokenKind kind) const {
   return shown;
 }
 
-// A line for each node, each below the one that it follows.
+// A line for each node, below its parent's line.
 std::string Renderer::Tree(const v1::RoundTrace& trace, int committed) const {
   const std::set<uint32_t> kept(trace.path().begin(),
                                 trace.path().begin() + std::min(committed, trace.path_size()));

@@ -1,4 +1,4 @@
-// An answer as text for people, which shows where each token came from.
+// Shows an answer as text for people, and where each token came from.
 #pragma once
 
 #include <string>
@@ -22,7 +22,7 @@ class Renderer {
  public:
   explicit Renderer(OutputStyle style) : style_(style) {}
 
-  // The line that explains Chunk, or Round. Chunk needs one only in colour.
+  // The line that explains the output of Chunk, or of Round. Empty for Chunk without colour.
   std::string Legend() const;
   std::string RoundLegend() const;
 
@@ -31,7 +31,7 @@ class Renderer {
   std::string Chunk(const v1::GenerateResponse& chunk) const;
   // A line for the round of a chunk that has a trace, as in Figure 1 of Leviathan et al. (arXiv 2211.17192):
   // kept tokens, rejected ones, and the target's own. Tokens that were not judged or not committed count as
-  // rejected. Below a tree's line each of its nodes has one.
+  // rejected. For a tree, a line for each node follows.
   std::string Round(const v1::GenerateResponse& chunk) const;
 
  private:
@@ -44,18 +44,18 @@ class Renderer {
   OutputStyle style_;
 };
 
-// Tokens, the time to the first, tokens/s after it, target calls, tokens a call, acceptance. One line without
-// its end.
+// One line, without a line end: tokens, time to the first token, tokens/s after it, target calls, tokens per
+// call, acceptance.
 std::string Summary(const v1::Finish& finish);
 
-// How plain decoding did on the same request, against `drafted`. Two lines without the last one's end.
+// Compares plain decoding of the same request with `drafted`. Two lines, without the last line end.
 std::string Comparison(const Completion& drafted, const Completion& plain);
 
-// Replaces control characters but tab and line feed, which could steer the terminal. UTF-8 in and out.
+// Replaces control characters, which could steer the terminal, except tab and line feed. UTF-8 in and out.
 std::string WithoutControls(std::string_view text);
 
-// What the commands print under --json: one object on one line, without its end. Scripts read it, so names
-// stay. Several samples: {"samples": [...]} with an object for each.
+// What commands print under --json: one object on one line, without a line end. Scripts read it, so names
+// must not change. For several samples it is {"samples": [...]} with an object for each.
 std::string ToJson(const std::vector<Completion>& samples);
 std::string ToJson(const v1::DescribeResponse& description);
 

@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-// Takes `a="b",c="d"}` off the front of a line; false if that is not what it begins with.
+// Removes labels, `a="b",c="d"}`, from the front of a line; false if the line does not begin with them.
 bool ParseLabels(std::string_view* line, MetricLabels* labels) {
   while (!line->empty()) {
     if (line->front() == '}') {
@@ -58,7 +58,7 @@ std::string Line(const char* subject, const std::string& text) {
   return absl::StrFormat("%-12s%s\n", subject, text);
 }
 
-// A dash stands for what was not observed.
+// A dash stands for a value that was not observed.
 std::string Number(std::optional<double> value, const char* unit, int decimals = 2) {
   return value && std::isfinite(*value) ? absl::StrFormat("%.*f%s", decimals, *value, unit)
                                         : absl::StrCat("-", unit);
@@ -111,7 +111,7 @@ std::string Acceptance(const MetricsChange& change) {
       change.Ratio(Name("spec_decode_num_accepted_tokens_total"), Name("spec_decode_num_drafts_total"));
   const auto rate =
       change.Ratio(Name("spec_decode_num_accepted_tokens_total"), Name("spec_decode_num_draft_tokens_total"));
-  // The canaries need many tokens, so they look back to the start of the process.
+  // The canaries need many tokens, so they cover the time since the start of the process.
   const MetricsPage start;
   const MetricsChange all{start, change.after};
   std::string text = Line(
@@ -276,7 +276,7 @@ std::optional<double> MetricsChange::Quantile(const std::string& histogram, doub
 std::string TopView(const MetricsPages& before, const MetricsPages& after, double seconds) {
   std::string text;
   for (Service service : {kCoordinator, kTarget, kDraft}) {
-    // Whatever answers in place of a draft belongs to another coordinator.
+    // A draft that answers here belongs to another coordinator.
     if (service == kDraft && after[kCoordinator] && !HasDraft(*after[kCoordinator])) continue;
     if (!before[service] || !after[service]) {
       text += Line(kServiceNames[service], "no answer");
@@ -295,7 +295,7 @@ std::string TopView(const MetricsPages& before, const MetricsPages& after, doubl
 
 absl::StatusOr<int> RunTop(const TopFlags& flags) {
   Signals signals;
-  // Without a terminal, one look: for scripts.
+  // Without a terminal, prints one interval: for scripts.
   const bool live = isatty(STDOUT_FILENO) != 0 && !flags.once;
   MetricsPages before = FetchAll(flags);
   if (!before[kCoordinator]) before[kCoordinator] = OUTRIDER_TRY(FetchMetrics(flags.metrics[kCoordinator]));
@@ -310,7 +310,7 @@ absl::StatusOr<int> RunTop(const TopFlags& flags) {
     const std::string title =
         absl::StrFormat("outrider top   %s   every %g s   %s\n\n", flags.metrics[kCoordinator],
                         flags.interval_seconds, absl::FormatTime("%H:%M:%S", now, absl::LocalTimeZone()));
-    // Home, then down to the end: the old screen is gone, and nothing flickers.
+    // Moves to the top left and clears from there to the end of the screen, so that nothing flickers.
     std::printf("%s%s%s%s", live ? "\033[H\033[J" : "", live ? title.c_str() : "", view.c_str(),
                 live ? "\nCtrl-C ends this.\n" : "");
     before = std::move(after);

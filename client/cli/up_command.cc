@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr double kDrainSeconds = 5;
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(250);
 constexpr absl::Duration kLastBackoff = absl::Seconds(10);
-// After a life this long the next end counts as the first again.
+// A service that ran for this long is restarted after kFirstBackoff again.
 constexpr absl::Duration kHealthy = absl::Seconds(30);
 
 void Say(const std::string& line) {
@@ -31,7 +31,7 @@ void Say(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Empty: none. Nothing is bound, since that would take the path from whoever listens there.
+// The problem of a path; empty: none. Does not bind it, which would take it from a server that listens.
 std::string ProblemOfUnixPath(const std::string& path) {
   if (path.size() > kMaxSocketPath) return absl::StrCat("the path is longer than ", kMaxSocketPath, " bytes");
   std::error_code ignored;
@@ -42,8 +42,8 @@ std::string ProblemOfUnixPath(const std::string& path) {
 // Restarts services that have ended; the others resend what was lost.
 class Supervisor {
  public:
-  // Looks for services that have ended. An error, which stops everything, comes from one that has never
-  // served: its complaint has to be mended first.
+  // Restarts services that have ended, after a backoff. Returns an error, which stops everything, for a
+  // service that has never served: its problem has to be fixed first.
   absl::Status Check(LocalServices& services) {
     for (Service service : {kTarget, kDraft, kCoordinator}) {
       Life& life = lives_[service];
@@ -79,7 +79,7 @@ class Supervisor {
   std::array<Life, kServices> lives_;
 };
 
-// Checked before anything is started, since nothing else could say so well which flag to mend.
+// Checks addresses before anything is started, so that the error can name the flag to change.
 absl::Status CheckAddresses(const LocalServicesOptions& options) {
   const bool is_encrypted = !options.security.cert.empty();  // of the coordinator
   std::vector<ListenFlag> requests;                          // served without TLS
@@ -102,7 +102,7 @@ absl::Status CheckAddresses(const LocalServicesOptions& options) {
   return absl::OkStatus();
 }
 
-// Adds the addresses that it does not know by itself.
+// The command to watch these services, with the addresses that differ from its defaults.
 std::string TopCommand(const LocalServices& services) {
   std::string command = "outrider top";
   for (Service service : {kCoordinator, kDraft, kTarget}) {
@@ -174,7 +174,7 @@ absl::StatusOr<int> RunUp(const LocalServicesOptions& given) {
     stop_signal = signals.Wait(supervisor.restarting() ? absl::Milliseconds(50) : absl::InfiniteDuration());
   }
   Say("stopping");
-  // As the services do: SIGTERM is how whoever runs them ends them.
+  // As for the services, SIGTERM is the normal way to stop, and not an error.
   return stop_signal == SIGTERM ? 0 : 128 + stop_signal;
 }
 

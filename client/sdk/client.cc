@@ -15,7 +15,7 @@ namespace {
 constexpr absl::Duration kFirstPause = absl::Milliseconds(100);
 constexpr absl::Duration kLongestPause = absl::Seconds(2);
 
-// Why a channel does not connect. Only a call learns the reason.
+// The reason that a channel does not connect, which only a call learns.
 std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
@@ -23,7 +23,7 @@ std::string WhyNot(const std::shared_ptr<grpc::Channel>& channel) {
   return v1::Inference::NewStub(channel)->Describe(&context, {}, &response).error_message();
 }
 
-// A call of one answer, without retries.
+// Makes a call with one answer, without retries.
 template <typename Request, typename Response>
 absl::StatusOr<Response> CallOnce(v1::Inference::Stub& stub,
                                   grpc::Status (v1::Inference::Stub::*method)(grpc::ClientContext*,
@@ -97,7 +97,7 @@ absl::Status Client::Attempt(const v1::GenerateRequest& request, const OnChunk& 
   context.set_deadline(absl::ToChronoTime(deadline));
   if (cancellation != nullptr && !cancellation->Attach(&context)) return absl::CancelledError("cancelled");
   std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader = stub_->Generate(&context, request);
-  // The part of the prompt that came before the last attempt broke off comes again.
+  // Log-probabilities of the prompt that came before the last attempt broke off come again.
   int known = static_cast<int>(completions[0].prompt_logprobs.size());
   v1::GenerateResponse chunk;
   while (reader->Read(&chunk)) {

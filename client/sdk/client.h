@@ -1,4 +1,4 @@
-// The C++ SDK: talks to a coordinator.
+// The C++ SDK: a client of a coordinator.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -19,9 +19,9 @@ namespace outrider {
 
 struct ClientOptions {
   absl::Duration connect_timeout = absl::Seconds(5);
-  absl::Duration describe_timeout = absl::Seconds(5);  // of Tokenize too
+  absl::Duration describe_timeout = absl::Seconds(5);  // for Tokenize too
   absl::Duration generate_timeout = absl::InfiniteDuration();
-  // How long to retry a generation that finds nobody or breaks off, where it was. Zero: not at all.
+  // How long to retry a generation that cannot connect or breaks off; it resumes there. Zero: no retries.
   absl::Duration retry_for = absl::ZeroDuration();
   ChannelSecurity security = {};  // plaintext
 };
@@ -31,10 +31,10 @@ struct Completion {
   std::string text;
   std::vector<v1::GeneratedToken> tokens;
   v1::Finish finish;
-  std::vector<v1::PositionLogprobs> prompt_logprobs = {};  // when asked for
+  std::vector<v1::PositionLogprobs> prompt_logprobs = {};  // if the request asks for them
 };
 
-// Ends one call of Generate from elsewhere. Thread-safe; outlives the call.
+// Cancels one call of Generate from elsewhere. Thread-safe; must outlive the call.
 class Cancellation {
  public:
   // The call returns CANCELLED, at once if it has not begun.
@@ -68,18 +68,18 @@ class Client {
  public:
   using OnChunk = std::function<void(const v1::GenerateResponse&)>;
 
-  // `address` is "HOST:PORT" or "unix:PATH". INVALID_ARGUMENT if it is neither; UNAVAILABLE, with the reason,
-  // if nothing answers there within connect_timeout; as MakeChannelCredentials if that fails.
+  // `address`: HOST:PORT, unix:PATH or another gRPC address, such as dns:NAME. INVALID_ARGUMENT for others.
+  // UNAVAILABLE, with the reason, if none answers within connect_timeout. Errors of MakeChannelCredentials.
   static absl::StatusOr<Client> Connect(const std::string& address, const ClientOptions& options = {});
 
-  // Calls `on_chunk` in the caller's thread with each chunk as it comes, the last one included, and returns
-  // all of them joined, a Completion for each of the samples (request.n). `on_chunk` and `cancellation` may
-  // be null.
+  // Calls `on_chunk` on the caller's thread with each chunk as it comes, the last one included. Returns all
+  // chunks joined: a Completion for each of the samples (request.n). `on_chunk` and `cancellation` may be
+  // null.
   //
   // With retry_for, an UNAVAILABLE is followed by another call that resumes from the last token, so no token
   // comes twice. Under greedy sampling and the coupled rule the text is the one that an unbroken call gives;
-  // otherwise it has the same distribution. Usage counts all tokens, speculation those since. Several
-  // samples, or a beam search, begin anew only if none of their chunks has come.
+  // otherwise it has the same distribution. Usage counts all tokens; speculation counts only those of the
+  // last call. Several samples, or a beam search, are retried only if none of their chunks has come.
   absl::StatusOr<std::vector<Completion>> GenerateSamples(const v1::GenerateRequest& request,
                                                           const OnChunk& on_chunk,
                                                           Cancellation* cancellation = nullptr) const;
@@ -88,14 +88,14 @@ class Client {
                                       Cancellation* cancellation = nullptr) const;
 
   absl::StatusOr<v1::DescribeResponse> Describe() const;
-  // A prompt as the target would read it.
+  // Tokenizes a prompt as the target does.
   absl::StatusOr<v1::TokenizeResponse> Tokenize(const v1::TokenizeRequest& request) const;
 
  private:
   Client(const std::shared_ptr<grpc::Channel>& channel, const ClientOptions& options)
       : options_(options), stub_(v1::Inference::NewStub(channel)) {}
 
-  // One call; adds what comes to `completions`.
+  // Makes one call, and adds its chunks to `completions`.
   absl::Status Attempt(const v1::GenerateRequest& request, const OnChunk& on_chunk,
                        Cancellation* cancellation, absl::Time deadline,
                        std::vector<Completion>& completions) const;

@@ -22,7 +22,7 @@ namespace {
 
 constexpr int kMaxDevices = 64;
 
-// N of cuda:N, nothing for the CPU.
+// Returns N for "cuda:N", and nullopt for "cpu".
 absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
   if (device == "cpu") return std::nullopt;
   absl::string_view number = device;
@@ -34,7 +34,7 @@ absl::StatusOr<std::optional<int>> CudaDevice(const std::string& device) {
   return Invalid("--device ", device, ": must be cpu or cuda:N with N from 0 to ", kMaxDevices - 1);
 }
 
-// Runs models with our own kernels on the threads given to Load.
+// Runs models with the native CPU kernels, on the threads given to Load.
 class CpuBackend final : public Backend {
  public:
   absl::Status Check(const RunnerOptions& options) const override {
@@ -48,7 +48,7 @@ class CpuBackend final : public Backend {
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
     OUTRIDER_TRY(CheckNative(spec, options));
-    // By default what is packed stays so, and the rest is bfloat16 if this CPU has arithmetic for it.
+    // By default packed weights stay packed, and others are bfloat16 if this CPU has arithmetic for it.
     const bool keep_blocks = options.dtype == "auto";
     const bool bfloat16 =
         options.dtype == "bfloat16" || (options.dtype == "auto" && BestKernels().rounds_operands);
@@ -76,7 +76,7 @@ struct PluginDescription {
   const char* symbol;   // its CreatePluginModelFunction
   absl::Span<const absl::string_view> dtypes;
   const char* how_to_build;  // shown if the file is missing
-  bool is_native;            // our kernels: Load checks that they support the model; they are tested first
+  bool is_native;            // native kernels: Load checks that they support the model; they are tested first
 };
 
 constexpr absl::string_view kCudaDtypes[] = {"auto", "bfloat16", "fp8"};
@@ -90,7 +90,7 @@ const PluginDescription kTorchPlugin = {
     "this build has no libtorch (liboutrider_torch.so beside the program); make it with: make build TORCH=1",
     /*is_native=*/false};
 
-// In the folder that OUTRIDER_PLUGIN_PATH names; else beside the program, or where cmake --install puts it.
+// The path: in OUTRIDER_PLUGIN_PATH if set, else where cmake --install puts it, else beside the program.
 std::filesystem::path FileOf(const PluginDescription& plugin) {
   if (const char* const folder = std::getenv("OUTRIDER_PLUGIN_PATH")) {
     return std::filesystem::path(folder) / plugin.library;
@@ -111,7 +111,7 @@ bool IsBuilt(const PluginDescription& plugin) {
 // cannot be loaded; else the library's errors.
 class PluginBackend final : public Backend {
  public:
-  // cuda_device is N of cuda:N, nothing for the CPU.
+  // `cuda_device`: N of cuda:N; nullopt for the CPU.
   PluginBackend(const PluginDescription& plugin, std::optional<int> cuda_device)
       : plugin_(plugin), cuda_device_(cuda_device) {}
 

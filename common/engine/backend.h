@@ -1,4 +1,4 @@
-// A backend runs models: our kernels for the CPU, those for CUDA GPUs, or libtorch on either.
+// A backend runs models with the native CPU kernels, the native CUDA kernels, or libtorch on either device.
 #pragma once
 
 #include <algorithm>
@@ -31,8 +31,8 @@ class Backend {
   // Whether Runner::Load tests the backend (self_test.h) before it loads a model.
   virtual bool IsTestedFirst() const { return false; }
 
-  // Copies the weights and allocates a KV pool and (except with libtorch) all scratch memory. `options`
-  // passed Check. The model may run work on `threads`, which must outlive it, inside its own calls.
+  // Copies the weights and allocates a KV pool and (except with libtorch) all scratch memory. `options` must
+  // have passed Check. During its calls the model may run work on `threads`, which must outlive it.
   // FAILED_PRECONDITION if the device cannot be used; INVALID_ARGUMENT, naming file and field or tensor, for
   // a model that this backend does not support; NOT_FOUND for missing files; RESOURCE_EXHAUSTED if there is
   // not enough memory.
@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Backend>> BackendFor(const std::string& engine, c
 // The engines that this build and this CPU can run, in words: "native on the CPU (avx512 kernels), torch".
 std::string DescribeEngines();
 
-// INVALID_ARGUMENT, naming the feature, if the model needs one that our own kernels lack.
+// Checks that the native kernels support the model. INVALID_ARGUMENT, naming a feature that they lack.
 absl::Status CheckNative(const DecoderConfig& spec, const RunnerOptions& options);
 
 // For implementations of Check: INVALID_ARGUMENT unless options.dtype is in `dtypes`.

@@ -66,7 +66,7 @@ struct SequenceRows {
 // defaults.
 struct PassOptions {
   int layers = 0;                   // run this many layers before the final norm and the head; 0: all
-  absl::Span<const int> taps = {};  // also return hidden states after this many layers of those run
+  absl::Span<const int> taps = {};  // also return hidden states after these layer counts (of the layers run)
 };
 
 // Hidden states, float32 [rows, columns]: the hidden_rows of each sequence of the batch, in the batch's order

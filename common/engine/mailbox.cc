@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-// Time between polls of the source while there is work. A poll and its consequences cost as much as half a
-// step of a small draft, which does all steps of an item in about this time.
+// Time between polls of the source while there is work. A poll and its consequences cost half as much as a
+// step of a small draft, and such a draft runs all steps of an item in about this time.
 constexpr absl::Duration kBusyPause = absl::Microseconds(200);
 
 }  // namespace

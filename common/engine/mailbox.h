@@ -19,10 +19,10 @@ namespace outrider {
 
 class SequenceStore;
 
-// An item, or a change of the sequences.
+// A work item, or a change to the sequence store.
 using Command = std::variant<WorkItem, std::function<void(SequenceStore& store)>>;
 
-// A source from which the thread that takes commands fetches them itself.
+// A source of commands that the thread taking them polls itself.
 struct CommandSource {
   // Puts arrived commands into the mailbox, or waits for some until `deadline`; may return early. Called by
   // the taker.
@@ -48,7 +48,7 @@ class Mailbox {
     kTaken,
     kFull,         // too many commands wait
     kClosed,       // the first item of its sequence after Close
-    kClosedAgain,  // a further one
+    kClosedAgain,  // a later one, or one after max_items sequences were refused
   };
   // Moves from the item if it is taken, else leaves it unchanged.
   Outcome PutItem(WorkItem& item);
@@ -93,10 +93,10 @@ class Mailbox {
   std::condition_variable idle_;
   std::vector<Command> commands_;
   bool busy_ = false;                            // the taker has commands or unfinished work
-  absl::Time next_poll_ = absl::InfinitePast();  // of a busy taker; only the taker uses it
-  std::thread::id taker_;                        // while it waits in a poll
+  absl::Time next_poll_ = absl::InfinitePast();  // when a busy taker polls again; only the taker uses it
+  std::thread::id taker_;                        // set while the taker waits in a poll
   bool closed_ = false;
-  absl::flat_hash_set<SequenceId> refused_;  // since Close; at most max_items_
+  absl::flat_hash_set<SequenceId> refused_;  // sequences refused since Close; at most max_items_
   bool stopped_ = false;
 };
 

@@ -1,5 +1,5 @@
-// What a program and its plug-ins agree on: backends in shared libraries of their own, which are loaded on
-// first use. These are our CUDA kernels, and libtorch.
+// The interface between a program and its plug-ins. A plug-in is a shared library with a backend, loaded on
+// first use: one has the native CUDA kernels, the other libtorch.
 #pragma once
 
 #include <dlfcn.h>
@@ -18,17 +18,17 @@
 
 namespace outrider {
 
-// The function that a plug-in exports: makes a model on device N of cuda:N, or on the CPU. `options` have
-// passed Check, and their `threads` is not 0. Library and program are built from the same sources, so C++
-// types may cross the boundary.
+// The function that a plug-in exports. It makes a model on GPU `cuda_device` (N of cuda:N), or on the CPU if
+// that is empty. `options` have passed Check, and options.threads is not 0. Library and program are built
+// from the same sources, so C++ types may cross the boundary.
 using CreatePluginModelFunction = void(const DecoderConfig& spec, const TensorSource& weights,
                                        std::optional<int> cuda_device, const RunnerOptions& options,
                                        absl::StatusOr<std::unique_ptr<Model>>& result);
 
-// The address of `symbol` in a library, which is loaded if necessary and never closed: the runtimes of CUDA
-// and OpenMP, and libtorch's registered kernels, cannot be unloaded. FAILED_PRECONDITION, on one line, if the
-// file is missing (with the message `if_missing`) or cannot be loaded. Inline for a plug-in that loads a
-// library itself.
+// Returns the address of `symbol` in a library, which is loaded if necessary and never closed: the runtimes
+// of CUDA and OpenMP, and libtorch's registered kernels, cannot be unloaded. FAILED_PRECONDITION, on one
+// line, if the file is missing (with the message `if_missing`), cannot be loaded or lacks the symbol. Inline
+// because a plug-in loads a library, too.
 inline absl::StatusOr<void*> FindInLibrary(const std::filesystem::path& library, const char* symbol,
                                            const char* if_missing) {
   std::error_code error;

@@ -217,7 +217,7 @@ absl::Status Runner::CheckPositions(const SequenceRows& sequence) const {
     if (begin < 0 || end - begin != static_cast<int64_t>(sequence.parents.size())) {
       return Invalid("a tree of ", sequence.parents.size(), " nodes from slot ", begin, " to slot ", end - 1);
     }
-    std::vector<int> levels;  // of each node, the first is 1
+    std::vector<int> levels;  // the level of each node, from 1 on
     for (const int parent : sequence.parents) {
       const int node = static_cast<int>(levels.size());
       if (parent < -1 || parent >= node) return Invalid("node ", node, " follows node ", parent);

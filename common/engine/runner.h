@@ -24,7 +24,7 @@
 namespace outrider {
 
 // Owns a model (weights, KV pool, scratch memory) and the host's compute threads. Validates each batch, so
-// that the model need not.
+// the model need not.
 //
 // Where row_invariant() is true, the results of a row (its logits, keys and values) depend bit for bit only
 // on the tokens of its own prefix: not on the batch, the chunking of the prompt, the number of threads, the
@@ -42,11 +42,11 @@ class Runner {
   // files; RESOURCE_EXHAUSTED if there is not enough memory for the weights or the pool; FAILED_PRECONDITION
   // if the device cannot be used.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options);
-  // The same on this backend, whatever the options say.
+  // The same, but on `backend`, whatever options.engine and options.device name.
   static absl::StatusOr<std::unique_ptr<Runner>> Load(const RunnerOptions& options, const Backend& backend);
 
-  // Tests the engine, device and dtype of the options as SelfTestInFull does, for the model's shape: it reads
-  // only config.json. Errors are those of Load up to that point.
+  // Runs SelfTestInFull with the engine, device and dtype of the options on a small model of this model's
+  // shape. Reads the model's configuration, but no weights. Errors are those of Load up to that point.
   static absl::StatusOr<bool> Test(const RunnerOptions& options,
                                    absl::FunctionRef<void(absl::string_view line)> report);
 
@@ -106,16 +106,16 @@ class Runner {
   std::string kernel_name() const { return model_->kernel_name(); }
   std::string algorithms() const { return model_->algorithms(); }
   GraphCaptures graph_captures() const { return model_->graph_captures(); }
-  // What decides the last bits of a result, in words: with the same weights and the same words, the bits are
-  // the same.
+  // Describes what the last bits of a result depend on. With the same weights and the same description, a
+  // result has the same bits.
   std::string numerics() const;
   int threads() const { return thread_pool_.threads(); }
   int kv_blocks() const { return model_->kv_blocks(); }
   int block_size() const { return options_.block_size; }
   int max_batch_rows() const { return options_.max_batch_rows; }
   size_t bytes_per_block() const { return model_->bytes_per_block(); }  // keys and values of all layers
-  size_t weight_bytes() const { return model_->weight_bytes(); }        // as Model::weight_bytes
-  // SafeTensors::Hash of the model's files. Only rank 0 knows it.
+  size_t weight_bytes() const { return model_->weight_bytes(); }        // see Model::weight_bytes
+  // Checkpoint::Hash of the model; 0 on ranks other than 0.
   uint64_t weights_hash() const { return weights_hash_; }
 
  private:
@@ -130,8 +130,8 @@ class Runner {
 
   const RunnerOptions options_;
   const ModelConfig config_;
-  std::vector<TokenId> frequent_;  // tokens that the model computes logits for; empty: all
-  std::vector<float> spread_;      // logits of all tokens
+  std::vector<TokenId> frequent_;  // the only tokens that the model computes logits for; empty: all
+  std::vector<float> spread_;      // the logits of all tokens, if frequent_ is not empty
   uint64_t weights_hash_ = 0;
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;                      // uses thread_pool_

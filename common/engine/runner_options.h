@@ -1,5 +1,5 @@
-// Options for loading a model, and what it shows to an observer: the intermediate results of a forward pass,
-// for tools that compare engines.
+// Options for loading a model, and the intermediate results of a forward pass that an observer receives, for
+// tools that compare engines.
 #pragma once
 
 #include <cstddef>
@@ -14,17 +14,17 @@
 
 namespace outrider {
 
-// In the order in which a pass computes them. Keys and values are read from the cache (Model::ReadSlot).
+// The stages, in the order of computation. Keys and values are read from the cache (Model::ReadSlot).
 inline constexpr absl::string_view kEmbedded = "embedded";  // [hidden], before the first layer
 inline constexpr absl::string_view kQueries = "queries";    // [heads * head_dim], rotated and not scaled
 inline constexpr absl::string_view kAttended = "attended";  // [heads * head_dim]
 inline constexpr absl::string_view kAfterAttention = "after attention";  // [hidden], the residual stream
-inline constexpr absl::string_view kActivated = "activated";     // [intermediate], the MLP's inner rows
+inline constexpr absl::string_view kActivated = "activated";     // [intermediate], the MLP's activations
 inline constexpr absl::string_view kAfterMlp = "after the MLP";  // [hidden], the residual stream
 
-// The rows of one stage, for RunnerOptions::observe, which Model::Forward calls on its thread, once per stage
-// of every forward pass, including those that draft tokens. If processes share a model, rank 0 shows its
-// share of the heads and of the MLP's columns.
+// The rows of one stage, for RunnerOptions::observe. Model::Forward calls that function on its own thread,
+// once per stage of every forward pass, including passes that draft tokens. If processes share a model, rank
+// 0 shows only its share of the heads and of the MLP's columns.
 //
 // The rows are the batch's tokens, in its order. From kAfterAttention of the last layer on, a model may omit
 // rows that return no logits, so comparisons should request all logits. A model that pads its batches shows
@@ -47,8 +47,8 @@ struct ParallelOptions {
   std::function<void(const absl::Status& why)> on_lost;
 };
 
-// What a model is loaded for. On a GPU a draft runs before other models in its process, since its steps are
-// short and the target waits for them; and a model captures the steps of its role when it is loaded.
+// The role of a model. On a GPU, a draft's steps run before those of other models in its process, since they
+// are short and the target waits for them. A model captures the steps of its role when it is loaded.
 enum class ModelRole : uint8_t { kAny, kDraft, kTarget };
 
 // The dtype of a model some of whose weights stay packed.
@@ -56,31 +56,31 @@ inline constexpr char kPackedDtype[] = "packed";
 
 struct RunnerOptions {
   std::string model_dir;          // a folder with config.json and safetensors, or a GGUF file
-  std::string engine = "native";  // our kernels for the device, or "torch": libtorch
+  std::string engine = "native";  // native kernels for the device, or "torch": libtorch
   std::string device = "cpu";     // or "cuda:N"
-  // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; keys and values bfloat16), or
-  // auto, which is bfloat16 if the CPU has instructions for it, else float32, but for matrices that lie in
-  // blocks (decoder/blocks.h): these stay packed, and Model::dtype is kPackedDtype. On a GPU: bfloat16, fp8
-  // (e4m3 weights and operands; keys and values bfloat16), or auto, which is bfloat16. With the engine torch:
-  // float32, bfloat16, or auto, which is float32 on the CPU and bfloat16 on a GPU.
+  // On the CPU: float32, bfloat16, int8 (weights only, one scale per output; bfloat16 keys and values) or
+  // auto. auto is bfloat16 if the CPU has instructions for it, else float32, but matrices stored in blocks
+  // (decoder/blocks.h) stay packed, and Model::dtype is then kPackedDtype. On a GPU: bfloat16, fp8 (e4m3
+  // weights and operands; bfloat16 keys and values) or auto, which is bfloat16. With the engine torch:
+  // float32, bfloat16 or auto, which is float32 on the CPU and bfloat16 on a GPU.
   std::string dtype = "auto";
   int threads = 0;  // compute threads, the caller's included; 0: one per CPU this process may run on
-  // Bytes that each block of the pool needs besides its own, if kv_blocks is 0; set by Runner::Load for
-  // heads.
+  // Further bytes per block of the pool, for the data that proposers keep beside it. Set by Runner::Load;
+  // used if kv_blocks is 0.
   size_t more_block_bytes = 0;
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
-  // For drafts: compute logits only for this many tokens, the most frequent ones (frequent_head.h). 0: for
-  // all.
+  // For drafts: compute logits only for this many of the most frequent tokens (frequent_head.h). 0: for all
+  // tokens.
   int frequent_tokens = 0;
-  int max_sequences = 256;   // most sequences that the pool must hold; used if kv_blocks is 0
+  int max_sequences = 256;   // the most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block
-  int max_batch_rows = 512;  // most rows of a forward pass, over all its sequences
-  // If kv_blocks is 0, returns the pool's bytes, in place of kv_memory_fraction, given those that are free
-  // after all other allocations. Called once, by the thread that loads. May be null.
+  int max_batch_rows = 512;  // the most rows of a forward pass, over all its sequences
+  // If kv_blocks is 0, replaces kv_memory_fraction: returns the bytes of the pool, given the bytes that are
+  // free after all other allocations. Called once, by the thread that loads. May be null.
   std::function<double(double free_bytes, size_t block_bytes)> pool_bytes;
-  // For our kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist, else used, so
-  // that a later start computes the same bits. Empty: none.
+  // For the native kernels on a GPU: a file of cuBLAS algorithms. It is written if it does not exist and
+  // read otherwise, so that a later start computes the same bits. Empty: none.
   std::string matmul_algorithms;
   ModelRole role = ModelRole::kAny;
   ParallelOptions parallel;

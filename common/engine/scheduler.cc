@@ -13,10 +13,10 @@ bool IsPrefill(const PendingRows& sequence) {
   return sequence.rows - sequence.logit_rows > kPrefillThreshold;
 }
 
-// Pending prefills have 1 / this of the budget to themselves.
+// While prefills are pending, 1 / this of the budget is kept for them.
 constexpr int kPrefillShare = 8;
 
-// That part, or less if they need less.
+// Returns the budget to keep for prefill: that part of `budget`, or less if the prefills need less.
 StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget& budget, bool branches) {
   StepBudget needed;
   for (const PendingRows& sequence : pending) {
@@ -45,7 +45,7 @@ std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budge
       if (IsPrefill(sequence) != prefills || free.rows <= 0 || sequence.branch != only_branches) continue;
       int rows = std::min(sequence.rows, free.rows);
       if (sequence.all_logits) rows = std::min(rows, free.logit_rows);
-      // The rest must keep all logit_rows.
+      // A sequence that is cut keeps all its logit_rows for a later pass.
       if (rows < sequence.rows || sequence.logit_rows > free.logit_rows) {
         rows = std::min(rows, sequence.rows - sequence.logit_rows);
       }

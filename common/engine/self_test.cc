@@ -11,7 +11,7 @@ namespace outrider {
 namespace {
 
 constexpr int kPromptTokens = kComparedPasses[0], kFurtherTokens = kComparedPasses[1];
-// The test at start must be quick; in the full test every thread of a block has several tokens of a row.
+// The test at start must be quick. The full test has several tokens of a row per thread of a CUDA block.
 constexpr int kStartVocab = 256, kVocab = 4096;
 
 // The logits of the tokens after the prompt.
@@ -31,7 +31,7 @@ absl::StatusOr<std::vector<float>> FurtherLogits(Model& model, const SelfTestMod
 }
 
 struct LogitsDifference {
-  double by;  // a share of their size
+  double by;  // relative to their size
   std::string dtype;
 
   bool is_rounding() const { return by <= SelfTestTolerance(dtype); }
@@ -54,7 +54,7 @@ absl::StatusOr<LogitsDifference> CompareAtStart(const Backend& backend, const Se
   return CompareLogits(*exact, *tested, small);
 }
 
-// The check of the stages: the largest difference, in words.
+// Checks the stages. Returns the largest difference, in words.
 absl::StatusOr<std::string> CompareStages(const Backend& backend, const std::string& exact_engine,
                                           const SelfTestModel& small, ThreadPool& threads) {
   std::vector<StageRecord> expected, found;

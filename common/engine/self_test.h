@@ -21,35 +21,35 @@
 
 namespace outrider {
 
-// Loads a small model of made-up weights on the backend, with the heads of `spec` and, if `spec` has any, a
-// sliding layer, and compares its logits with those of the CPU's kernels in float32. FAILED_PRECONDITION,
-// with a hint at --engine torch, if the backend has no code for the device (UNIMPLEMENTED), or if the
-// difference is more than rounding to its dtype explains; else the errors of Backend::Load and
-// Model::Forward. Takes a fraction of a second.
+// Loads a small model with made-up weights on the backend and compares its logits with those of the CPU
+// kernels in float32. The model has the heads of `spec` and, if `spec` has sliding layers, one of them.
+// FAILED_PRECONDITION, with a hint at --engine torch, if the backend has no code for the device
+// (UNIMPLEMENTED), or if the difference is more than rounding to the backend's dtype explains; else the
+// errors of Backend::Load and Model::Forward. Takes a fraction of a second.
 absl::Status SelfTest(const Backend& backend, const DecoderConfig& spec, const RunnerOptions& options,
                       ThreadPool& threads);
 
-// Tests the same model in all its uses, check by check, in a second or two:
+// Runs all checks of such a small model, which takes a second or two:
 //
 //   stages     every stage of a pass against the CPU's kernels; the first wrong one is named
-//   logits     the same without an observer, as it is served: with a GPU's captured steps
-//   rows       tokens alone, together, in chunks, beside others, in copied blocks and in a tree have the same
-//              bits where the model claims so, else up to rounding
+//   logits     logits without an observer, as a served model runs: on a GPU with captured steps
+//   rows       tokens alone, together, in chunks, beside others, in copied blocks and in a tree have results
+//              with the same bits where the model claims that, else up to rounding
 //   decisions  proposals and verdicts of the device tasks that the model can run, against common/spec
 //
-// A model that our CPU kernels do not support is compared with libtorch on the CPU. Calls `report` with a
-// line for what is tested and one for each check, and stops at the first failure. Returns whether all checks
-// passed. Errors are those of Backend::Load, if the small model cannot be loaded.
+// A model that the native CPU kernels do not support is compared with libtorch on the CPU. Calls `report`
+// with a line for what is tested and one for each check, and stops at the first failure. Returns whether all
+// checks passed. Errors are those of Backend::Load, if the small model cannot be loaded.
 absl::StatusOr<bool> SelfTestInFull(const Backend& backend, const DecoderConfig& spec,
                                     const RunnerOptions& options, ThreadPool& threads,
                                     absl::FunctionRef<void(absl::string_view line)> report);
 
-// Below is the small model of made-up weights that is tested, and the checks that need many passes.
+// The rest of this header is the small model that is tested, and the checks that need many passes.
 
-// Tokens of room in the pool that suffice for all checks.
+// A pool with room for this many tokens suffices for all checks.
 inline constexpr int kSelfTestTokens = 2048;
 
-// Makes tensors of any requested shape: norms of numbers near one, and matrices whose products keep the
+// Makes tensors of any requested shape: norms with values around one, and matrices whose products keep the
 // magnitude of their input.
 class MadeUpWeights final : public TensorSource {
  public:
@@ -63,8 +63,8 @@ class MadeUpWeights final : public TensorSource {
   mutable std::map<std::string, std::vector<float>> tensors_;
 };
 
-// Two layers with one of a model's head groups, in sizes that every backend supports. If the model has
-// sliding layers, one of the two slides. Not thread-safe.
+// A model with two layers and one of the given model's groups of heads, in sizes that every backend
+// supports. If the given model has sliding layers, one of the two is a sliding layer. Not thread-safe.
 class SelfTestModel {
  public:
   using Observe = std::function<void(const StageOutput& output)>;
@@ -75,14 +75,14 @@ class SelfTestModel {
   // Errors are those of Backend::Load. `observe` may be null.
   absl::StatusOr<std::unique_ptr<Model>> Load(const Backend& backend, ThreadPool& threads,
                                               Observe observe = nullptr) const;
-  // The same model in float32 on the CPU, by this engine.
+  // Loads the same model in float32 on the CPU with this engine.
   absl::StatusOr<std::unique_ptr<Model>> LoadExact(const std::string& engine, ThreadPool& threads,
                                                    Observe observe = nullptr) const;
 
   const DecoderConfig& spec() const { return spec_; }
   const RunnerOptions& options() const { return options_; }
-  // Blocks that hold `tokens`: [first, first + BlocksFor(tokens)), in descending order, so that their ids
-  // matter.
+  // Blocks that hold `tokens`: [first, first + BlocksFor(tokens)), in descending order, so that code that
+  // ignores block ids fails.
   std::vector<BlockId> Blocks(int first, int tokens) const;
   int BlocksFor(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
 
@@ -93,7 +93,7 @@ class SelfTestModel {
 };
 
 // The largest relative difference (root mean square) that rounding to the dtype explains in this model:
-// several times that of a correct engine.
+// several times the difference of a correct engine.
 double SelfTestTolerance(const std::string& dtype);
 
 // Compares the logits, keys and values of one sequence in several ways. Returns the findings, in words;
@@ -101,8 +101,8 @@ double SelfTestTolerance(const std::string& dtype);
 // the tree, Model::tree_row_invariant) allows; else the errors of the model.
 absl::StatusOr<std::string> CheckRows(Model& model, const SelfTestModel& small);
 
-// Compares proposals and verdicts under several sampling controls, all in one step, and each step twice: on a
-// GPU, the second is captured. Returns the findings, in words, even if the model has no such tasks;
+// Compares proposals and verdicts under several sampling controls, all in one step. Runs each step twice: on
+// a GPU, the second run is captured. Returns the findings, in words, even if the model has no such tasks;
 // FAILED_PRECONDITION, naming the decision, if one differs; else the errors of the model.
 absl::StatusOr<std::string> CheckDecisions(Model& model, const SelfTestModel& small);
 

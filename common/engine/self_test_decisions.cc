@@ -38,13 +38,13 @@ struct Sequence {
   std::vector<TokenId> tokens;
   std::vector<BlockId> blocks;
   int drafted = 0;       // K
-  bool is_sure = false;  // it verifies tokens that somebody is sure of, else a model's draft
+  bool is_sure = false;  // whether its draft is certain of each token, instead of having a model's q
   Proposal draft = {};
 
   uint64_t round_start() const { return tokens.size(); }
 };
 
-// Each setting twice, with prompts and K of different lengths.
+// Makes two sequences for each setting, with prompts and K of different lengths.
 std::vector<Sequence> MakeSequences(const SelfTestModel& small) {
   std::vector<Sequence> sequences;
   int first_block = 0;
@@ -72,7 +72,7 @@ std::vector<Sequence> MakeSequences(const SelfTestModel& small) {
   return sequences;
 }
 
-// The last token of each sequence and `further` ones, with the logits of all of these.
+// The last 1 + `further` of the sequence's tokens, all with logits.
 SequenceRows LastRows(const Sequence& sequence, absl::Span<const TokenId> tokens, int further,
                       DeviceTask* task) {
   const int rows = 1 + further;
@@ -83,14 +83,14 @@ SequenceRows LastRows(const Sequence& sequence, absl::Span<const TokenId> tokens
           .task = task};
 }
 
-// What the host draws. Rows are copied from the view, which the next pass overwrites.
+// Applies the controls to a copy of the logits in `row`, since the next pass overwrites the view.
 absl::StatusOr<WeightRow> Shape(Controls& controls, absl::Span<const TokenId> context,
                                 absl::Span<const float> logits, std::vector<float>& row) {
   row.assign(logits.begin(), logits.end());
   return controls.Apply(context, row);
 }
 
-// A draft of kMostDrafted tokens for each sequence.
+// Drafts kMostDrafted tokens for each sequence.
 absl::StatusOr<std::vector<Proposal>> ProposeOnHost(Model& model, const std::vector<Sequence>& sequences) {
   std::vector<Proposal> drafts(sequences.size());
   std::vector<std::vector<TokenId>> texts;
@@ -148,7 +148,7 @@ absl::StatusOr<std::vector<Verdict>> VerifyOnHost(Model& model, const std::vecto
   return verdicts;
 }
 
-// The first difference in words, from "token 2 is 17" on; empty: none.
+// The first difference, in words: "token 2 is 17, the host's 18". Empty: none.
 std::string Difference(const Proposal& host, const Proposal& device) {
   if (host.size() != device.size())
     return absl::StrCat("it has ", device.size(), " tokens, the host's has ", host.size());
@@ -163,7 +163,7 @@ std::string Difference(const Proposal& host, const Proposal& device) {
   return "";
 }
 
-// Logarithms may differ in their last bit, so sums of them do.
+// Logarithms may differ in their last bit, and so may sums of them.
 bool Near(double a, double b) { return std::abs(a - b) <= 1e-9 * (1 + std::abs(a)); }
 
 std::string Difference(const Verdict& host, const Verdict& device) {
@@ -186,8 +186,8 @@ std::string Difference(const Verdict& host, const Verdict& device) {
   return "";
 }
 
-// Runs, in one step, the tasks that the model supports, and compares them; `what` names them. Returns how
-// many.
+// Runs the tasks that the model supports, in one step and then again, and checks each result with
+// `difference`. `what` names a task in errors. Returns how many tasks ran.
 absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequences,
                              const std::vector<DeviceTask>& tasks, absl::string_view what,
                              const std::function<std::string(size_t s, const DeviceTask& task)>& difference) {
@@ -216,7 +216,7 @@ absl::StatusOr<int> RunTasks(Model& model, const std::vector<Sequence>& sequence
   return 0;
 }
 
-// Makes drafts to judge from the host's proposals; their controls differ from the verdict's.
+// Makes the drafts to verify from the host's proposals, and raises the temperature, so that p is not q.
 absl::Status MakeDrafts(const std::vector<Proposal>& proposals, int vocab, std::vector<Sequence>& sequences) {
   for (size_t s = 0; s < sequences.size(); ++s) {
     Sequence& sequence = sequences[s];

@@ -61,7 +61,7 @@ SelfTestModel::SelfTestModel(const DecoderConfig& spec, const RunnerOptions& opt
   options_.pool_bytes = nullptr;
   options_.observe = nullptr;
   options_.progress = nullptr;
-  options_.matmul_algorithms.clear();  // these are another model's
+  options_.matmul_algorithms.clear();  // they belong to the model that is served
   options_.frequent_tokens = 0;
 }
 
@@ -114,7 +114,7 @@ constexpr int kRowsBeside = 3;
 // The tree reaches over several blocks.
 constexpr int kTreeDepth = 20, kBeforeTree = kComparedTokens - kTreeDepth;
 
-// For each position: its logits, and its keys and values.
+// The logits of all positions, and after them the keys and values of all positions.
 using Computed = std::vector<std::vector<float>>;
 
 // Adds the keys and values of all positions.
@@ -163,8 +163,8 @@ absl::StatusOr<Computed> Compute(Model& model, const SelfTestModel& small, const
   return computed;
 }
 
-// Computes the last tokens as a path of a tree, each after a sibling that is not on it, then moves the path
-// to where a chain has it.
+// Computes the last tokens as a path of a tree, in which each token has an earlier sibling off the path.
+// Then moves the path to where a chain would be.
 absl::StatusOr<Computed> ComputeAsTree(Model& model, const SelfTestModel& small) {
   const std::vector<TokenId> tokens = ComparedTokens(small.spec().vocab_size);
   const absl::Span<const TokenId> prompt = absl::MakeConstSpan(tokens).first(kBeforeTree);

@@ -58,11 +58,11 @@ inline SamplingParams ProposalSampling(const SequenceParams& params) {
   return sampling;
 }
 
-// Whether the sequence's blocks hold more than keys and values, for its proposer.
+// Whether the sequence's blocks hold hidden states for its proposer, besides keys and values.
 inline bool KeepsHiddenStates(const SequenceParams& params) {
   return params.proposer == ProposerKind::kEagle;
 }
-// The salt of the cached prefixes that the sequence may find: those that hold what it needs.
+// The salt of the cached prefixes that the sequence may find. Prefixes with hidden states have another salt.
 inline uint64_t CacheSaltOf(const SequenceParams& params) {
   return params.cache_salt ^ (KeepsHiddenStates(params) ? 0x9e3779b97f4a7c15 : 0);
 }

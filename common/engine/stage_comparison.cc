@@ -14,7 +14,7 @@ constexpr absl::string_view kKeys = "keys", kValues = "values", kLogits = "logit
 
 struct Kind {
   absl::string_view name;
-  absl::string_view agrees;  // what it is made of
+  absl::string_view agrees;  // the inputs of the stage, which agree if it is the first that differs
   absl::string_view suspects;
 };
 
@@ -36,7 +36,7 @@ int KindOf(absl::string_view name) {
   return static_cast<int>(found - std::begin(kKinds));
 }
 
-// The two numbers of StageDifference.
+// Returns `difference` and `largest` of StageDifference.
 std::pair<double, double> Differences(absl::Span<const float> expected, absl::Span<const float> found) {
   double size = 0, squares = 0, largest = 0;
   for (size_t i = 0; i < expected.size(); ++i) {

@@ -85,8 +85,8 @@ void ThreadPool::TakeTasks(int worker) {
     std::atomic<uint64_t>& taken = ranges_[static_cast<size_t>(owner)].taken;
     uint64_t seen = taken.load(std::memory_order_acquire);
     while (true) {
-      // Versions wrap around, so compare their distance. A newer version means that our job is over. An older
-      // one means that it is not: a job ends only once all its ranges carry its version.
+      // Versions wrap around, so compare their distance. A newer version means that this job is over. An
+      // older one means that it is not: a job ends only once all its ranges carry its version.
       const int32_t age = static_cast<int32_t>(version - static_cast<uint32_t>(seen >> 32));
       const uint64_t next = age == 0 ? seen & 0xffffffff : begin;
       if (age < 0 || next >= end) break;

@@ -1,4 +1,4 @@
-// A unit of work on a sequence for the engine, and its answer; what can be served, and what is the same item.
+// A unit of work on a sequence for the engine, and its answer. Checks limits and recognises repeated items.
 #pragma once
 
 #include <cstdint>
@@ -103,7 +103,7 @@ struct WorkItem {
   std::function<void(TokenId)> on_next;
   Work work;
 
-  // The number of committed tokens of the sequence with this item.
+  // The number of the sequence's committed tokens, this item's included.
   size_t committed() const { return base + tokens.size(); }
 };
 

@@ -22,7 +22,7 @@ constexpr size_t kWaitingPerSequence = 4;
 // How often leases are checked.
 constexpr absl::Duration kLeaseCheck = absl::Seconds(1);
 
-// A sequence whose answer has its verdict.
+// A sequence with a verdict, after which the target is to propose.
 struct VerdictToFollow {
   SequenceState* sequence = nullptr;
   // The HiddenView row that the verdict's token was drawn from, if its proposer wants it. A copy, since
@@ -119,7 +119,7 @@ void Worker::Submit(WorkItem item) {
   if (outcome == Mailbox::Outcome::kTaken) return runner_->Wake();
   CountItems(-1);
   if (outcome == Mailbox::Outcome::kClosedAgain) return;
-  // With the sender's own number of computed tokens, which nobody has checked.
+  // Reports the sender's own number of computed tokens, which nobody has checked.
   item.answer(Refusal(
       outcome == Mailbox::Outcome::kFull
           ? MakeError(absl::StatusCode::kResourceExhausted, "SERVER_BUSY", "server_busy: too many items wait")
@@ -176,7 +176,7 @@ void Worker::Step() {
   ReportState();
   const absl::StatusOr<LogitsView> logits = RunModel(scheduled);
   if (logits.ok()) {
-    // Send one message, so that its reader has all answers for the next step.
+    // Send the answers in one message, so that the reader has all of them for the next step.
     if (source_.hold_answers) source_.hold_answers();
     Postprocess(scheduled, *logits);
     if (source_.release_answers) source_.release_answers();

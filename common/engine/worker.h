@@ -66,7 +66,7 @@ class Worker {
   // After Drain, the first item of each sequence is refused with UNAVAILABLE, reason DRAINING. Later items
   // get no answer but the end of their stream, so that a sender that retries at once does not spin.
   void Submit(WorkItem item);
-  // The next three do what SequenceStore's do, after the items submitted before them.
+  // The next three call the SequenceStore's functions of that name, after the items submitted before them.
   void Release(const SequenceId& id) {
     mailbox_.Put([id](SequenceStore& store) { store.Release(id); });
   }
@@ -142,10 +142,10 @@ class Worker {
   const CommandSource source_;
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
-  SequenceStore store_;  // engine thread, as the next
+  SequenceStore store_;  // engine thread only
   std::atomic<int> counted_items_ = 0;
   std::atomic<float> kv_used_ = 0;
-  int items_ = 0;  // taken from the mailbox and included in counted_items_
+  int items_ = 0;  // taken from the mailbox and included in counted_items_; engine thread only
   std::thread thread_;
 };
 

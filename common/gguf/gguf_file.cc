@@ -23,21 +23,21 @@ namespace {
 
 using Json = nlohmann::json;
 
-// ggml compares each key and each tensor with all before it. The largest models have some thousands.
+// ggml compares each key and each tensor with all earlier ones. The largest models have a few thousand.
 constexpr int64_t kMaxEntries = 1 << 14;
 constexpr int kMaxShards = 9999;
 static_assert(GgufFile::kFloat32 == GGML_TYPE_F32 && GgufFile::kFloat16 == GGML_TYPE_F16 &&
               GgufFile::kBFloat16 == GGML_TYPE_BF16);
 
-// On one line, as text.
+// Text from the file, escaped and on one line.
 std::string Shown(absl::string_view words) {
   return absl::StrReplaceAll(absl::Utf8SafeCEscape(words), {{"\\'", "'"}, {"\\\"", "\""}});
 }
 
-// Where ggml's complaints about the file go that this thread reads.
+// Collects ggml's complaints about the file that this thread is parsing; null: it parses none.
 thread_local std::string* complaints = nullptr;
 
-// A complaint begins with the name of a function, and ends its line.
+// Drops the name of a function that begins a complaint, and the line end.
 void TakeComplaint(ggml_log_level /*level*/, const char* text, void* /*user_data*/) {
   if (complaints == nullptr) return;
   absl::string_view words = absl::StripAsciiWhitespace(text);
@@ -45,7 +45,7 @@ void TakeComplaint(ggml_log_level /*level*/, const char* text, void* /*user_data
   absl::StrAppend(complaints, complaints->empty() ? "" : "; ", Shown(words));
 }
 
-// Element `i` of numbers of a type that is neither a string nor an array.
+// Element `i` of an array of numbers. `type` is that of an element, and neither a string nor an array.
 Json NumberAt(gguf_type type, const void* data, size_t i) {
   const auto at = [&]<class T>(T /*any*/) { return Json(static_cast<const T*>(data)[i]); };
   switch (type) {
@@ -91,7 +91,7 @@ Json ValueAt(const gguf_context* context, int64_t key) {
   return array;
 }
 
-// How many bytes a tensor takes; -1 if that is no number.
+// The size of a tensor in bytes; -1 if it overflows.
 int64_t BytesOf(ggml_type type, const int64_t* sizes) {
   int64_t bytes = static_cast<int64_t>(ggml_type_size(type));
   for (int i = 0; i < GGML_MAX_DIMS; ++i) {
@@ -101,7 +101,7 @@ int64_t BytesOf(ggml_type type, const int64_t* sizes) {
   return bytes;
 }
 
-// ggml has the innermost dimension first, and ones behind the last.
+// ggml has the innermost dimension first, and ones after the outermost.
 std::vector<int64_t> ShapeOf(const int64_t* sizes) {
   int dimensions = GGML_MAX_DIMS;
   while (dimensions > 1 && sizes[dimensions - 1] == 1) --dimensions;

@@ -16,9 +16,9 @@
 
 namespace outrider {
 
-// XXH3-64 of names, types, shapes and bytes of all tensors in the order of their names: the same for the same
-// weights, however they are spread over files. `tensors` is a map from a name to what has `shape` and `data`;
-// name_of_type(tensor) is its type in the words of the format.
+// XXH3-64 of the names, types, shapes and bytes of all tensors, in the order of their names. It is the same
+// for the same weights, however they are spread over files. `tensors` maps each name to a struct with `shape`
+// and `data`; name_of_type(tensor) is the format's name of its type.
 template <class Tensors, class NameOfType>
 uint64_t HashTensors(const Tensors& tensors, const NameOfType& name_of_type) {
   std::vector<absl::string_view> names;

@@ -1,4 +1,4 @@
-// A file in memory, read-only.
+// A file mapped into memory, read-only.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace outrider {
 
-// Maps a regular file while it lives. Movable; its bytes stay where they are.
+// Keeps a regular file mapped while it lives. Movable; a move leaves the bytes where they are.
 class MappedFile {
  public:
-  // NOT_FOUND if there is none, FAILED_PRECONDITION if it cannot be read or is no file, RESOURCE_EXHAUSTED if
-  // it cannot be mapped; the message begins with the path.
+  // NOT_FOUND if there is no such file, FAILED_PRECONDITION if it cannot be read or is not a regular file,
+  // RESOURCE_EXHAUSTED if it cannot be mapped; the message begins with the path.
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 
 constexpr char kFirstShard[] = "-00001-of-";
 
-// Where the number of a shard begins in its name, "-00002-of-00005.gguf"; npos if it is the whole model.
+// The index of the shard number in a path, such as "-00002-of-00005.gguf"; npos if the file is no shard.
 size_t ShardNumber(absl::string_view path) {
   static constexpr absl::string_view kForm = "-00000-of-00000.gguf";
   const size_t begin = path.size() - kForm.size();
@@ -44,7 +44,7 @@ absl::Status NoModel(const std::string& name, const std::string& why) {
   return absl::NotFoundError(absl::StrCat("no model at ", name, " (", why, ")"));
 }
 
-// `name` is what the folder was called.
+// Finds the model in a folder. `name` is the name that the user gave, for messages.
 absl::StatusOr<std::string> InFolder(const fs::path& folder, const std::string& name,
                                      absl::string_view file) {
   std::error_code error;
@@ -99,13 +99,13 @@ fs::path CacheFolder() {
   return {};
 }
 
-// Where the cache has the files of this revision, if it has them.
+// The folder in which the cache has the files of this revision, if it has them.
 fs::path SnapshotOf(const HubName& hub) {
   const fs::path repository =
       CacheFolder() / absl::StrCat("models--", absl::StrReplaceAll(hub.repository, {{"/", "--"}}));
   const std::string revision = hub.revision.empty() ? "main" : hub.revision;
   std::string commit;
-  // A revision without such a file may be a commit itself.
+  // A revision without a file in refs may be a commit.
   if (!(std::ifstream(repository / "refs" / revision) >> commit)) commit = revision;
   return repository / "snapshots" / commit;
 }
@@ -141,7 +141,7 @@ absl::StatusOr<std::string> FindModel(const std::string& name, absl::string_view
   if (!hub) return NoModel(name, "no such file or folder, and not ORG/NAME[@REVISION][:FILE.gguf]");
   const fs::path snapshot = SnapshotOf(*hub);
   if (!hub->file.empty()) {
-    // Not resolved: links of the cache lead to files that are named by their hash.
+    // Links are not resolved: in the cache they lead to files that are named by their hash.
     const fs::path model = snapshot / hub->file;
     if (fs::exists(model, error)) return model.string();
   } else if (fs::is_directory(snapshot, error)) {
@@ -164,7 +164,7 @@ std::string ModelName(const std::string& model) {
   std::error_code error;
   fs::path folder = fs::weakly_canonical(model, error);
   if (!folder.has_filename()) folder = folder.parent_path();
-  // A folder of the cache is called by its commit: models--ORG--NAME/snapshots/COMMIT.
+  // A folder of the cache is named by its commit: models--ORG--NAME/snapshots/COMMIT.
   const fs::path parent = folder.parent_path();
   const std::string repository = parent.parent_path().filename().string();
   absl::string_view name = repository;

@@ -1,4 +1,4 @@
-// How models are named on command lines.
+// Finds the models that command lines name.
 #pragma once
 
 #include <string>
@@ -8,24 +8,24 @@
 
 namespace outrider {
 
-// For the help of flags.
+// Describes the names of models, for the help of flags.
 inline constexpr char kModelNames[] =
     "a Hugging Face folder, a GGUF file, or ORG/NAME[@REVISION][:FILE.gguf] in Hugging Face's cache";
 
-// Whether the file's name says so.
+// Whether the path ends in ".gguf", in any case.
 bool IsGguf(absl::string_view path);
 
-// Returns what loaders take: a folder that has `file`, or a GGUF file, the first if it is in several shards.
-// `name` is one of these, a folder with one GGUF file, or ORG/NAME[@REVISION][:FILE.gguf], for either in
-// Hugging Face's cache (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME); a path that exists comes first. Fetches
-// nothing. NOT_FOUND, or INVALID_ARGUMENT for several models or another shard; in one line,
-// "no model at NAME (...)", with the command that fetches a model from the hub.
+// Returns the path that loaders take: a folder that has `file`, or a GGUF file (the first of several shards).
+// `name` is such a path, a folder with one GGUF file, or ORG/NAME[@REVISION][:FILE.gguf] for a model in
+// Hugging Face's cache (HF_HUB_CACHE, HF_HOME, XDG_CACHE_HOME). A path that exists takes precedence. Fetches
+// nothing. NOT_FOUND if there is no model, INVALID_ARGUMENT for several models or a later shard. The message
+// is one line, "no model at NAME (...)", with the command that fetches a model from the hub.
 absl::StatusOr<std::string> FindModel(const std::string& name, absl::string_view file = "config.json");
 
-// Of such a model the path of one of its files: the GGUF file has the content of all.
+// The path of a file of such a model. For a GGUF model it is the GGUF file, which has the content of all.
 std::string FileOf(const std::string& model, absl::string_view file);
 
-// What such a model is called: by its folder or file, or by its repository if it is a folder of the cache.
+// The name of such a model: that of its folder or file, or its repository if it is a folder of the cache.
 std::string ModelName(const std::string& model);
 
 }  // namespace outrider

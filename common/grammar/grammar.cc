@@ -20,7 +20,7 @@ namespace {
 constexpr float kRemoved = -std::numeric_limits<float>::infinity();
 constexpr int kWordBits = 32;
 
-// Follows a text by XGrammar's matcher, which takes tokens back.
+// Follows a text with XGrammar's matcher, which can roll tokens back.
 class MatcherMask final : public GrammarMask {
  public:
   MatcherMask(const xgrammar::CompiledGrammar& grammar, int vocab)
@@ -53,7 +53,7 @@ class MatcherMask final : public GrammarMask {
   }
 
  private:
-  // Finds the tokens that may come next. False: all may.
+  // Sets words_ to the tokens that may come next. Returns false if all may.
   bool FillWords() {
     int64_t size = static_cast<int64_t>(words_.size());
     DLTensor words{.data = words_.data(),
@@ -66,7 +66,7 @@ class MatcherMask final : public GrammarMask {
     return matcher_.FillNextTokenBitmask(&words);
   }
 
-  // Brings the matcher to the end of `output`; false if that is no text that may be, or one that has ended.
+  // Brings the matcher to the end of `output`. Returns false if `output` is not allowed or ends the text.
   bool Follow(std::span<const TokenId> output) {
     const size_t shared = std::min(output.size(), followed_.size());
     const auto same = static_cast<size_t>(
@@ -84,14 +84,14 @@ class MatcherMask final : public GrammarMask {
 
   xgrammar::GrammarMatcher matcher_;
   std::vector<TokenId> followed_;  // the tokens that the matcher has accepted
-  std::vector<uint32_t> words_;    // a bit a token
+  std::vector<uint32_t> words_;    // one bit per token
 };
 
 }  // namespace
 
 struct GrammarVocabulary::Info {
   xgrammar::TokenizerInfo tokens;
-  xgrammar::TokenizerInfo json;  // of them those that JSON may have
+  xgrammar::TokenizerInfo json;  // with only the tokens that JSON may have
 };
 
 namespace {
@@ -101,7 +101,7 @@ xgrammar::TokenizerInfo TokenizerOf(const std::vector<std::string>& tokens,
   return {tokens, xgrammar::VocabType::RAW, static_cast<int>(tokens.size()), end_ids};
 }
 
-// Without control characters but line ends, which may be between values.
+// Empties the tokens with control characters other than line ends, which may be between values.
 std::vector<std::string> JsonTokens(std::vector<std::string> tokens) {
   for (std::string& token : tokens) {
     if (HasOtherControls(token)) token.clear();
@@ -117,7 +117,7 @@ bool HasUnicodeEscape(absl::string_view regex) {
   return false;
 }
 
-// Returns whether its texts are JSON.
+// Returns whether all texts of the grammar are JSON, without control characters but line ends.
 absl::StatusOr<bool> Check(const GrammarText& text) {
   if (text.text.size() > kMaxGrammarText) {
     return OutOfRange("grammar", absl::StrCat(text.text.size(), " bytes"),
@@ -128,7 +128,7 @@ absl::StatusOr<bool> Check(const GrammarText& text) {
     OUTRIDER_TRY(CheckJsonSchema(text.text));
     return true;
   }
-  // In a class XGrammar takes it for other characters.
+  // XGrammar takes \u in a class for other characters.
   if (text.syntax == GrammarSyntax::kRegex && HasUnicodeEscape(text.text)) {
     return FieldError("grammar", "the character itself", "\\u in a regular expression");
   }

@@ -1,5 +1,5 @@
-// Grammars that texts are held to. XGrammar (Dong et al. 2024, "XGrammar: Flexible and Efficient Structured
-// Generation Engine for Large Language Models", arXiv 2411.15100) compiles and follows them.
+// Grammars that constrain the output. XGrammar (Dong et al. 2024, "XGrammar: Flexible and Efficient
+// Structured Generation Engine for Large Language Models", arXiv 2411.15100) compiles and follows them.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@
 
 namespace outrider {
 
-// What a grammar is written in.
+// The syntax of a grammar's text.
 enum class GrammarSyntax : uint8_t {
-  kJsonSchema,     // JSON Schema, as json_schema.h has it
-  kRegex,          // a regular expression, for the whole text
-  kEbnf,           // GBNF, as llama.cpp has it; the rule "root"
-  kStructuralTag,  // XGrammar's: text that is free between tags, and held to grammars within
+  kJsonSchema,     // JSON Schema, as far as json_schema.h allows it
+  kRegex,          // a regular expression that the whole text matches
+  kEbnf,           // GBNF, as in llama.cpp; it starts at the rule "root"
+  kStructuralTag,  // XGrammar's: free text between tags, and grammars within them
 };
 
 struct GrammarText {
@@ -34,14 +34,14 @@ struct GrammarText {
 // The most bytes that a grammar's text may have.
 inline constexpr size_t kMaxGrammarText = size_t{64} << 10;
 
-// The most white space in a row within JSON: small models go on with it for ever where they may. llama.cpp
-// allows as much.
+// The most consecutive white space in JSON. Without a limit small models go on with it for ever. llama.cpp
+// has the same limit.
 inline constexpr int kMaxJsonWhitespace = 20;
 
-// The tokens that texts are made of. Immutable; thread-safe; copies share.
+// The tokens that a text consists of. Immutable; thread-safe; copies share the content.
 class GrammarVocabulary {
  public:
-  // The bytes of each token. Tokens without any, as special ones, are in no text; `end_ids` end one.
+  // The bytes of each token. Tokens without any, such as special ones, are in no text; `end_ids` end a text.
   GrammarVocabulary(const std::vector<std::string>& tokens, const std::vector<TokenId>& end_ids);
 
  private:
@@ -56,16 +56,16 @@ class GrammarMask : public TokenMask {
   // The bytes that come next in every text that begins with `output`. Empty where texts differ, or one may
   // end.
   virtual std::string Forced(std::span<const TokenId> output) = 0;
-  // The only token that may come next; nullopt where there are several.
+  // The only token that may come next; nullopt if there is not exactly one.
   virtual std::optional<TokenId> OnlyToken(std::span<const TokenId> output) = 0;
 };
 
 // A grammar for one vocabulary. Immutable; thread-safe.
 class Grammar final : public TokenMaskSource {
  public:
-  // Takes milliseconds to seconds, and megabytes. INVALID_ARGUMENT, on one line, for a text that is
-  // malformed, that the library cannot express, or of which it would not enforce all. Texts of a JSON schema
-  // have no control characters but line ends.
+  // Takes milliseconds to seconds, and megabytes. INVALID_ARGUMENT, with a message of one line, if the text
+  // is malformed, if XGrammar cannot express it, or if XGrammar would not enforce all of it. Texts of a JSON
+  // schema have no control characters but line ends.
   static absl::StatusOr<std::shared_ptr<const Grammar>> Compile(const GrammarText& text,
                                                                 const GrammarVocabulary& vocabulary);
   ~Grammar() override;

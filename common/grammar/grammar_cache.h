@@ -18,26 +18,26 @@
 namespace outrider {
 
 struct GrammarCacheOptions {
-  size_t max_bytes = size_t{256} << 20;  // of grammars that are kept; one that is larger than this is not
-  size_t max_waiting = 64;               // grammars that wait to be compiled
+  size_t max_bytes = size_t{256} << 20;  // of all kept grammars; a larger one is not kept
+  size_t max_waiting = 64;               // grammars that wait for compilation or are being compiled
 };
 
-// Keeps the grammars that were used last. Errors are kept too: the same text is refused without another try.
+// Keeps the most recently used grammars. Keeps errors too: the same text is refused without another try.
 // Thread-safe.
 class GrammarCache {
  public:
   using Result = absl::StatusOr<std::shared_ptr<const Grammar>>;
   using Done = absl::AnyInvocable<void(const Result&)>;
 
-  // `vocabulary` is called once, on the thread that compiles, for the first grammar.
+  // Calls `vocabulary` once, on the compiling thread, for the first grammar.
   explicit GrammarCache(std::function<GrammarVocabulary()> vocabulary,
                         const GrammarCacheOptions& options = {});
-  // Compiles what has begun to its end. What waits gets UNAVAILABLE.
+  // Finishes the grammar that is being compiled. The waiting ones get UNAVAILABLE.
   ~GrammarCache();
 
-  // Calls `done` with the grammar or Grammar::Compile's error: on this thread, before it returns, if either
-  // is known, else on the thread that compiles. RESOURCE_EXHAUSTED, at once, if max_waiting others wait.
-  // `done` must not block.
+  // Calls `done` with the grammar or Grammar::Compile's error. If the result is known, calls it on this
+  // thread before returning, else on the compiling thread. RESOURCE_EXHAUSTED, at once, if max_waiting others
+  // wait. `done` must not block.
   void Get(const GrammarText& text, Done done);
 
  private:
@@ -52,15 +52,15 @@ class GrammarCache {
   };
 
   void Run();
-  // Under mutex_.
+  // Requires mutex_.
   void Keep(const GrammarText& text, const Result& result);
 
   const std::function<GrammarVocabulary()> vocabulary_;
   const GrammarCacheOptions options_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
-  std::list<Known> known_;       // the one that was used last is first
-  size_t bytes_ = 0;             // of all of them
+  std::list<Known> known_;       // most recently used first
+  size_t bytes_ = 0;             // of all grammars in known_
   std::deque<Waiting> waiting_;  // the first is being compiled
   bool ending_ = false;
   std::thread thread_;

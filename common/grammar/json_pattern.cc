@@ -14,15 +14,15 @@ namespace outrider {
 namespace {
 
 constexpr int kMaxNesting = 32;
-// XGrammar unrolls smaller repetitions. Its automata with larger ones allow other texts too.
+// XGrammar unrolls repetitions up to this count. Its automata for larger counts allow other texts too.
 constexpr int kMaxUnrolled = 128;
-// Of characters, repetitions unrolled. Beyond it XGrammar does without an automaton, and there too a quote
-// ends no string.
+// The most states of a pattern that matches escapable characters, with repetitions unrolled. XGrammar builds
+// no automaton for a larger one, and then a quote that a class matches does not end the string.
 constexpr int64_t kMaxSize = 4000;
 
 constexpr std::string_view kPunctuation = R"(!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~)";
 
-// The characters of a class: those of ASCII, and whether there are others.
+// The characters of a class: its ASCII characters, and whether it has others.
 struct Characters {
   std::bitset<128> ascii;
   bool others = false;
@@ -31,7 +31,7 @@ struct Characters {
     for (uint32_t c = first; c <= last && c < 128; ++c) ascii.set(c);
     others = others || last >= 128;
   }
-  // What stands in a JSON string for itself.
+  // The characters that may be in a JSON string without an escape.
   static const Characters& Plain() {
     static const Characters plain = [] {
       Characters characters;
@@ -57,14 +57,14 @@ class PatternChecker {
   }
 
  private:
-  // What a part of the pattern comes to.
+  // The size and the properties of a part of the pattern.
   struct Size {
     int64_t states = 0;
     bool is_character = false;
-    bool loops = false;       // it has a repetition that may go on after an end
+    bool loops = false;       // it has a repetition that may go on after an accepting state
     bool is_counted = false;  // it has a repetition with different counts
-    bool escapable = false;   // it matches characters that a JSON string has only escaped, and the automaton
-                              // is to leave out
+    bool escapable = false;   // it matches characters that a JSON string has only escaped, which the
+                              // automaton must leave out
   };
 
   static absl::Status TooLarge() {
@@ -100,12 +100,12 @@ class PatternChecker {
       has_several = has_several || rest_.starts_with('|');
     } while (Eat('|'));
     --nesting_;
-    // XGrammar's automata sometimes go on from the end of another alternative.
+    // XGrammar's automata sometimes continue from the end of another alternative.
     if (has_several && all.is_counted) return Invalid("\"{n,m}\" in an alternative");
     return all;
   }
 
-  // An atom with what repeats it.
+  // An atom with its quantifier.
   absl::StatusOr<Size> Repeated() {
     Size size = OUTRIDER_TRY(Atom());
     if (Eat('{')) {
@@ -116,7 +116,7 @@ class PatternChecker {
       if (!Eat('}') || (most && *most < *least)) return Invalid("a malformed repetition");
       const int64_t copies = most.value_or(std::max<int64_t>(*least, 1));
       if (copies > kMaxUnrolled) return Invalid("a count beyond ", kMaxUnrolled);
-      // XGrammar goes back from one end of the last copy to another of the one before.
+      // XGrammar may go back from one end of the last copy to a different end of the copy before it.
       if (!most && !size.is_character)
         return Invalid("\"{n,}\" after a group: write it {n} times, then with a \"*\"");
       size.is_counted = size.is_counted || (most && most != least);
@@ -125,7 +125,7 @@ class PatternChecker {
     } else if (Eat('*') || Eat('+')) {
       size.loops = true;
     } else if (Eat('?')) {
-      // XGrammar joins the beginning with the end, from where loops then can be entered.
+      // XGrammar joins the beginning with the end, from which the loops can then be entered.
       if (size.loops) return Invalid("\"?\" after a group with repetitions: write \"{0,1}\"");
     } else {
       return size;
@@ -184,11 +184,11 @@ class PatternChecker {
   static Characters Complement(Characters characters) {
     characters.ascii.flip();
     characters.others =
-        true;  // some at least: classes name characters, and negated ones no other classes beyond ASCII
+        true;  // others remain: classes name characters, and negated classes contain no \D or \W
     return characters;
   }
 
-  // Other than of ASCII they are escaped: XGrammar's automata do not read them.
+  // Reads a printable ASCII character. XGrammar's automata cannot read others, which must be escaped.
   absl::StatusOr<uint32_t> Character() {
     const auto c = static_cast<unsigned char>(rest_[0]);
     if (c < ' ' || c > '~')
@@ -197,7 +197,7 @@ class PatternChecker {
     return c;
   }
 
-  // After the "[".
+  // Reads a class, after its "[".
   absl::StatusOr<Characters> Class() {
     Characters characters;
     const bool negated = Eat('^');
@@ -209,8 +209,8 @@ class PatternChecker {
       const auto [part, first] = OUTRIDER_TRY(ClassPart());
       const bool is_range = rest_.size() > 1 && rest_[0] == '-' && rest_[1] != ']';
       if (!is_range) {
-        // XGrammar has only ASCII's spaces. Of what the others leave out nothing but ASCII would be known
-        // here.
+        // XGrammar's \s has only ASCII spaces. The complement of \D or \W has no characters beyond ASCII, but
+        // Complement would set `others`.
         if (!first && negated && !complements_) return Invalid("\\s, \\D or \\W in a negated class");
         characters.ascii |= part.ascii;
         characters.others = characters.others || part.others;
@@ -231,7 +231,7 @@ class PatternChecker {
     return std::pair(Single(c), std::optional(c));
   }
 
-  // With the character if it is one.
+  // Reads an escape. The second value is its character, if it stands for a single one.
   absl::StatusOr<std::pair<Characters, std::optional<uint32_t>>> Escape() {
     Eat('\\');
     if (rest_.empty()) return Invalid("a backslash at its end");

@@ -1,4 +1,4 @@
-// The regular expressions of JSON Schema that XGrammar holds strings to.
+// Checks the regular expressions of a JSON Schema that XGrammar is to enforce.
 #pragma once
 
 #include <string_view>
@@ -7,10 +7,10 @@
 
 namespace outrider {
 
-// Whether `pattern` means to XGrammar what it means in ECMA-262 and every text that it then allows can be the
-// inside of a JSON string as it is. If not: INVALID_ARGUMENT that says what there is in it. Allowed are
-// characters, ".", classes, groups, alternatives, repetitions, and "^" and "$" at the ends. XGrammar matches
-// all of a string where JSON Schema looks for a part, which is stricter.
+// Whether `pattern` means the same to XGrammar as in ECMA-262, and every text that XGrammar allows for it can
+// be in a JSON string without escapes. If not: INVALID_ARGUMENT that names the unsupported part. Supported
+// are characters, ".", classes, groups, alternatives, repetitions, and "^" and "$" at the ends. XGrammar
+// matches the whole string where JSON Schema searches for a part, which is stricter.
 absl::Status CheckJsonPattern(std::string_view pattern);
 
 }  // namespace outrider

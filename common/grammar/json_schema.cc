@@ -21,7 +21,7 @@ namespace {
 
 using Words = std::set<std::string, std::less<>>;
 
-// The keywords that XGrammar reads where the value of another says so.
+// The keywords that XGrammar reads for a schema of each type.
 const std::map<std::string, Words, std::less<>>& AssertionsOf() {
   static const auto* const assertions = new std::map<std::string, Words, std::less<>>{
       {"string", {"pattern", "minLength", "maxLength"}},
@@ -32,9 +32,9 @@ const std::map<std::string, Words, std::less<>>& AssertionsOf() {
         "unevaluatedProperties", "minProperties", "maxProperties"}}};
   return *assertions;
 }
-// Of these XGrammar looks at the first that there is, and at no assertion beside it unless it is the type.
+// XGrammar looks at the first of these that a schema has, and at assertions beside it only if it is "type".
 constexpr const char* kChief[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"};
-// XGrammar never looks at these, or counts items by them.
+// XGrammar ignores these keywords, or takes them for limits on all items.
 constexpr const char* kIgnored[] = {"not",
                                     "if",
                                     "then",
@@ -49,16 +49,16 @@ constexpr const char* kIgnored[] = {"not",
                                     "dependentSchemas",
                                     "additionalItems"};
 constexpr const char* kTypes[] = {"null", "boolean", "integer", "number", "string", "array", "object"};
-// Formats that XGrammar has a regular expression for; and those whose texts may be malformed JSON.
+// Formats for which XGrammar has a regular expression, and those whose texts may be malformed JSON.
 constexpr const char* kFormats[] = {"date",     "time", "date-time", "duration",      "ipv4",        "ipv6",
                                     "hostname", "uuid", "uri",       "uri-reference", "uri-template"};
 constexpr const char* kMalformedFormats[] = {"email", "json-pointer", "relative-json-pointer"};
-// A rule for each pair of a property and a count.
+// The most properties of an object that counts them. XGrammar has a rule for each property and each count.
 constexpr size_t kMaxCountedProperties = 64;
-// Numbers that XGrammar, which has them as doubles, takes for others are beyond it.
+// The limit of bounds. XGrammar holds numbers as doubles, and from here on takes some for others.
 constexpr double kMaxExact = 9007199254740992;
-// Between bounds XGrammar has six digits after the point, and if there is no such number, a text that is
-// empty.
+// The least width of a range. Between bounds XGrammar writes six digits after the point, and if there is no
+// such number, an empty text.
 constexpr double kLeastRange = 1e-5;
 
 class SchemaChecker {
@@ -73,7 +73,7 @@ class SchemaChecker {
                       OneLine(absl::StrCat(problem, " at \"", at, "\"")));
   }
 
-  // A schema at the pointer `at`: of a value, or of a property's name.
+  // Checks the schema at the pointer `at`. With `is_name` it is for names of properties, else for values.
   absl::Status Schema(const Json& schema, const std::string& at, bool is_name) {
     if (schema.is_boolean()) return absl::OkStatus();
     if (!schema.is_object()) return Refuse(at, "no schema");
@@ -159,7 +159,7 @@ class SchemaChecker {
     return absl::OkStatus();
   }
 
-  // Whether XGrammar, which has numbers as int64 or double, writes the value as it is.
+  // Whether XGrammar, which holds numbers as int64 or double, writes the value as it is.
   static bool IsExact(const Json& value) {
     if (value.is_structured()) return std::all_of(value.begin(), value.end(), IsExact);
     return !value.is_number_unsigned() || value.get<uint64_t>() <= std::numeric_limits<int64_t>::max();
@@ -255,7 +255,7 @@ class SchemaChecker {
     return First({"items", "unevaluatedItems"}, schema, at);
   }
 
-  // Checks the first of two keywords that there is: where the one is, nothing is left to the other.
+  // Checks the first of two keywords that the schema has. It leaves nothing for the second to apply to.
   absl::Status First(std::initializer_list<const char*> keywords, const Json& schema, const std::string& at) {
     for (const char* const keyword : keywords) {
       if (schema.contains(keyword)) return Schema(schema[keyword], absl::StrCat(at, "/", keyword), false);
@@ -286,7 +286,7 @@ class SchemaChecker {
         if (schema.contains(keyword))
           return Refuse(at, absl::StrCat(keyword, " is not supported with properties"));
       }
-      // By an escape "\u0061" is a property "a" that XGrammar takes for another.
+      // Written "\u0061", a property "a" is another property to XGrammar.
       if (others)
         return Refuse(
             at, "other properties are not supported with properties: set additionalProperties to false");
@@ -296,7 +296,7 @@ class SchemaChecker {
       }
       return absl::OkStatus();
     }
-    // A name may be repeated, and is then one property.
+    // A text may repeat a name, which is then one property.
     if (Limit("minProperties", schema) > 1)
       return Refuse(at, "minProperties beyond 1 is not supported for any names");
     if (patterns.empty()) return schema.contains("propertyNames") ? Names(schema, at) : absl::OkStatus();
@@ -307,7 +307,7 @@ class SchemaChecker {
     return All(patterns, absl::StrCat(at, "/patternProperties"));
   }
 
-  // Whether strict mode has properties beside those that are named.
+  // Whether strict mode allows properties other than the named ones.
   static bool HasOthers(const Json& schema) {
     for (const char* const keyword : {"additionalProperties", "unevaluatedProperties"}) {
       if (schema.contains(keyword)) return schema[keyword] != false;
@@ -349,7 +349,7 @@ class SchemaChecker {
     return absl::OkStatus();
   }
 
-  // Where a schema was, and all that validates by it.
+  // The pointer of a schema, and its SchemaIdentity.
   struct Seen {
     std::string at, identity;
   };
@@ -357,9 +357,9 @@ class SchemaChecker {
   const Json& root_;
   SchemaReferences references_;
   const bool lengths_;
-  std::map<std::string, Seen> seen_;  // by XGrammar's key
-  Words followed_;                    // references
-  int nesting_ = 0;                   // references in which the schema is
+  std::map<std::string, Seen> seen_;  // by XGrammarIdentity
+  Words followed_;                    // the references that were checked
+  int nesting_ = 0;                   // the number of references around the current schema
 };
 
 }  // namespace

@@ -11,12 +11,12 @@
 namespace outrider {
 namespace {
 
-// XGrammar takes two schemas for the same if they differ only in members of these names, properties and
-// constants included.
+// XGrammar takes two schemas for the same if they differ only in members with these names. It even overlooks
+// them among properties and in constants.
 constexpr const char* kUnseen[] = {"title",    "default",   "description", "examples", "deprecated",
                                    "readOnly", "writeOnly", "$comment",    "$schema"};
 
-// What is looked at.
+// How Identity reads a value: as XGrammar does, as a schema, as a map of names to schemas, or literally.
 enum class Part : uint8_t { kAsXGrammar, kSchema, kMembers, kValue };
 std::string Identity(const Json& json, Part part) {
   if (part == Part::kValue) return DumpJson(json);

@@ -20,34 +20,34 @@ bool IsAmong(absl::string_view word, const List& list) {
   return std::ranges::find(list, word) != std::end(list);
 }
 
-// INVALID_ARGUMENT of the field "grammar" for text that is no JSON or nests deeper than kMaxJsonNesting.
+// Parses `text`. INVALID_ARGUMENT about "grammar" if it is not JSON or nests deeper than kMaxJsonNesting.
 absl::StatusOr<Json> ParseNested(const std::string& text);
 
-// `type` is one that there is.
+// Whether `value` is of a type of JSON Schema. `type` must be one of its names.
 bool HasType(const Json& value, absl::string_view type);
 
 // The names of the schema's types, if it has any and they are well formed.
 std::vector<std::string> TypesOf(const Json& schema);
 
-// The text by which XGrammar tells schemas apart, and one that says all that validates.
+// Texts that identify a schema: one as XGrammar compares schemas, one by all that affects validation.
 std::string XGrammarIdentity(const Json& schema);
 std::string SchemaIdentity(const Json& schema);
 
-// What the references of a schema are to. The schema must outlive this.
+// Resolves the references in a schema. The schema must outlive this.
 class SchemaReferences {
  public:
   explicit SchemaReferences(const Json& root) : root_(root) {}
 
-  // The schema that a reference is to; null if XGrammar finds another or none.
+  // The schema that a reference points to; null if XGrammar finds another one or none.
   const Json* Target(const Json& reference) const;
-  // Whether what is said of a value by `schema` says it by itself again: this has no meaning.
+  // Whether `schema` applies itself to the same value again, by references. Such a schema has no meaning.
   bool ComesBack(const Json& schema);
-  // Whether all that XGrammar takes from the schema are strings. Looks `depth` references deep.
+  // Whether XGrammar allows only strings for the schema. Looks at most `depth` references or subschemas deep.
   bool HasOnlyStrings(const Json& schema, int depth) const;
 
  private:
   const Json& root_;
-  std::set<const Json*> within_, known_;  // by ComesBack
+  std::set<const Json*> within_, known_;  // for ComesBack: in progress, and done
 };
 
 }  // namespace outrider

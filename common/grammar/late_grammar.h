@@ -1,4 +1,4 @@
-// A grammar that may come later.
+// A grammar that may arrive later.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// Its masks remove nothing until it has come: for a draft, whose q is what it drew from. Thread-safe.
+// Its masks remove nothing until it has come. For drafts, whose q is what they sample from. Thread-safe.
 class LateGrammar final : public TokenMaskSource, public std::enable_shared_from_this<LateGrammar> {
  public:
   void Come(std::shared_ptr<const TokenMaskSource> source) {
@@ -37,7 +37,7 @@ class LateGrammar final : public TokenMaskSource, public std::enable_shared_from
 
    private:
     const std::shared_ptr<const LateGrammar> grammar_;
-    AnyTokenMask mask_;  // none until it is there
+    AnyTokenMask mask_;  // null until the grammar has come
   };
 
   std::shared_ptr<const TokenMaskSource> source() const {

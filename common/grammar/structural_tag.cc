@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// Whether a part of a tag may be text that JSON does not have: control characters.
+// Whether a part of a tag may allow text that JSON does not: control characters.
 bool HasOtherText(const Json& part) {
   constexpr const char* kJsonTypes[] = {
       "structural_tag", "const_string", "json_schema", "sequence", "or", "tag", "tags_with_separator"};
@@ -27,7 +27,7 @@ bool HasOtherText(const Json& part) {
 absl::Status CheckTagPart(const Json& part, bool lengths) {
   if (!part.is_structured()) return absl::OkStatus();
   if (part.is_object() && part.contains("json_schema")) {
-    // XGrammar then counts properties without a look at which they are.
+    // With any_order, XGrammar counts properties but does not check which ones they are.
     if (part.value("any_order", Json(false)) != false)
       return FieldError("grammar", "false", "any_order is not supported");
     return CheckJsonSchema(DumpJson(part["json_schema"]), lengths);

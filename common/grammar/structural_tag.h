@@ -1,4 +1,4 @@
-// What of XGrammar's structural tags is enforced.
+// The part of XGrammar's structural tags that it enforces.
 #pragma once
 
 #include <string>
@@ -8,12 +8,12 @@
 
 namespace outrider {
 
-// CheckJsonSchema for all schemas in a tag. Returns whether its texts have no control characters but line
-// ends, for all that it says itself. If they may, strings of the schemas have no lengths: such characters
-// could be in them.
+// Runs CheckJsonSchema on all schemas in a tag. Returns whether the tag's own texts have no control
+// characters but line ends. If they may have others, the schemas must not limit the lengths of strings:
+// XGrammar would allow such characters in these strings.
 absl::StatusOr<bool> CheckStructuralTag(const std::string& tag);
 
-// Whether a text has a control character other than line ends. XGrammar allows these in strings that have a
+// Whether a text has a control character other than line ends. XGrammar allows them in strings that have a
 // length, where JSON does not.
 bool HasOtherControls(absl::string_view text);
 

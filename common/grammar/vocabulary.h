@@ -1,4 +1,4 @@
-// What grammars are compiled for: the tokens of a model, or bytes.
+// The vocabularies that grammars are compiled for: the tokens of a model, or bytes.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// `vocab_size` is that of the model, whose last ids may have no token.
+// `vocab_size` is the model's. Its last ids may have no token.
 inline GrammarVocabulary VocabularyOf(const Tokenizer& tokenizer, int vocab_size,
                                       const std::vector<TokenId>& end_ids) {
   std::vector<std::string> tokens(static_cast<size_t>(vocab_size));
@@ -19,12 +19,12 @@ inline GrammarVocabulary VocabularyOf(const Tokenizer& tokenizer, int vocab_size
   return {tokens, end_ids};
 }
 
-// A vocabulary of all bytes, by their values, and kEndOfBytes, which ends a text. A grammar for it is
-// compiled in milliseconds, and says as well what must come next.
+// A vocabulary of all bytes: token b is the byte b, and kEndOfBytes ends a text. A grammar for it is compiled
+// in milliseconds, and also tells what must come next.
 inline constexpr TokenId kEndOfBytes = 256;
-// The most that a grammar may have when it is compiled for them. It bounds the time that a model's tokens
-// take: each state of the grammar is compared with all of them, which is some milliseconds a kilobyte for
-// 50,000.
+// The most bytes of a grammar that is compiled for BytesVocabulary. The limit bounds the time to compile it
+// for a model's tokens: each state of the grammar is compared with all of them, which takes some milliseconds
+// per kilobyte for 50,000 tokens.
 inline constexpr size_t kMaxGrammarOfBytes = size_t{2} << 20;
 inline GrammarVocabulary BytesVocabulary() {
   std::vector<std::string> tokens;

@@ -18,8 +18,8 @@ constexpr absl::string_view kFailed = ") is false: ";
 
 thread_local XGrammarWarnings* collecting = nullptr;
 
-// As the library's own, which it catches where it parses JSON; but without the time and the place in its
-// sources.
+// Like the library's own error, which it catches where it parses JSON, but without the time and the place in
+// its sources.
 class FatalError final : public xgrammar::LogFatalError {
  public:
   explicit FatalError(const std::string& message) : LogFatalError("", 0, message), message_(message) {}
@@ -44,7 +44,7 @@ std::string OneLine(absl::string_view words) {
   if (absl::StartsWith(words, "Check failed: (") || absl::StartsWith(words, "Internal check failed: (")) {
     if (const size_t end = words.find(kFailed); end != words.npos) words.remove_prefix(end + kFailed.size());
   }
-  // No more than is kept is looked at: words may quote a whole grammar.
+  // The excerpt is taken first, since the message may quote a whole grammar.
   std::string line = LossyUtf8(Excerpt(absl::StripAsciiWhitespace(words), kMaxWords));
   for (char& c : line) {
     if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) c = ' ';

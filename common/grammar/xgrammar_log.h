@@ -1,5 +1,5 @@
-// What XGrammar says. It is compiled with XGRAMMAR_LOG_CUSTOMIZE, so that its messages come here instead of
-// stderr.
+// Receives XGrammar's messages. XGrammar is compiled with XGRAMMAR_LOG_CUSTOMIZE, so that they come here and
+// not to stderr.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// Collects what the library warns of on this thread while it lives; one at a time. Warnings at other times,
-// as a matcher's, are dropped: nobody would read them.
+// Keeps the library's first warning on this thread while it lives. A thread has at most one. Warnings at
+// other times, such as a matcher's, are dropped: nobody would read them.
 class XGrammarWarnings {
  public:
   XGrammarWarnings();
@@ -25,8 +25,8 @@ class XGrammarWarnings {
   std::optional<std::string> first_;
 };
 
-// The library's words or a client's on one line: valid UTF-8, of at most some hundred bytes, without control
-// characters and the condition that a failed check begins with.
+// A message of the library or of a client on one line: valid UTF-8 of at most some hundred bytes, without
+// control characters and without the condition that begins the message of a failed check.
 std::string OneLine(absl::string_view words);
 
 }  // namespace outrider

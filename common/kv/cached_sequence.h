@@ -89,8 +89,8 @@ class CachedSequence {
   // `base`, then appends `tokens`. If `base` is where a tree begins, the tokens that lie on one of its paths
   // stay computed, except the last token, whose logits are wanted.
   //
-  // Returns the moves of the slots that stay computed, within the blocks that the table had before, to be
-  // carried out in this order before anything is written. FAILED_PRECONDITION, with nothing changed, if
+  // Returns the moves of the slots that stay computed, within the blocks that the table had before. They must
+  // be carried out in this order before anything is written. FAILED_PRECONDITION, with nothing changed, if
   // `base` exceeds the known tokens or the beginning of a tree (reason BASE_BEYOND_CACHED) or the known
   // prefix differs (reason PREFIX_MISMATCH). INVALID_ARGUMENT if `tokens` is empty.
   absl::StatusOr<std::vector<SlotMove>> Reconcile(uint32_t base, uint64_t prefix_hash,
@@ -129,7 +129,7 @@ class CachedSequence {
   absl::StatusOr<std::vector<BlockCopy>> Reserve(int n) { return table_.Reserve(num_computed_, n); }
 
   // Makes this sequence, which must be empty, a copy of the first n tokens of `from`, n <= from.tree_begin().
-  // It shares the blocks of those that are computed.
+  // It shares the blocks of the computed ones.
   void Fork(const CachedSequence& from, int n);
 
   // Shares blocks that hold the keys and values of its first tokens, so that they need not be computed again.
@@ -152,12 +152,12 @@ class CachedSequence {
  private:
   // The nodes on the way to a node, itself included, in order of depth.
   std::vector<int> NodesTo(int node) const;
-  // The computed node whose path begins like `tokens` and is the longest such; -1: none.
+  // The computed node whose path is the longest that `tokens` begins with; -1 if there is none.
   int DeepestMatch(std::span<const TokenId> tokens) const;
 
   std::vector<TokenId> tokens_;
   std::vector<uint64_t> hashes_;  // [size() + 1]
-  std::vector<int> parents_;      // of the last tokens
+  std::vector<int> parents_;      // of the last tokens, which are nodes
   int num_computed_ = 0;
   BlockTable table_;
 };

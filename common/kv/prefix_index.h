@@ -16,20 +16,20 @@ namespace outrider {
 // that begins with the same tokens. Entries form chains: each names the entry of the preceding block. An
 // entry is looked up by the salt and the hash of all tokens up to the block's end and then compared token by
 // token. A hash collision, accidental or crafted, is therefore a miss and never wrong data. Entries of
-// different salts never meet, so that whoever has one salt cannot tell from a hit what was sent under
+// different salts never match, so a client with one salt cannot tell from a hit what was sent under
 // another.
 //
 // An entry lives until the pool evicts its block or an insertion with the same hash replaces it. Not
 // thread-safe.
 class PrefixIndex {
  public:
-  // The entries of a sequence's leading blocks, as far as they are in the index.
+  // The entries of a sequence's leading blocks, up to the first block that is not in the index.
   using Cursor = std::vector<uint64_t>;
 
   PrefixIndex(BlockPool* pool, int block_size);
 
   // The longest chain of blocks over the first `limit` tokens of the sequence that were inserted with this
-  // salt, first block first, and the cursor that goes with it. Takes no reference.
+  // salt, first block first, and its cursor. Takes no reference.
   struct Match {
     std::vector<BlockId> blocks;
     Cursor cursor;
@@ -52,11 +52,11 @@ class PrefixIndex {
     std::vector<TokenId> tokens;
   };
 
-  // The key of the entry of block `index` of the sequence.
+  // The key in entries_ of block `index` of the sequence.
   uint64_t KeyOf(const CachedSequence& sequence, size_t index, uint64_t salt) const {
     return sequence.prefix_hash(static_cast<int>((index + 1) * block_size_)) ^ salt;
   }
-  // That entry if its parent is `parent`, else null.
+  // The entry of that key if its parent is `parent` and its salt and tokens match, else null.
   const Entry* FindEntry(const CachedSequence& sequence, size_t index, uint64_t parent, uint64_t salt) const;
   std::span<const TokenId> TokensOf(const CachedSequence& sequence, size_t index) const {
     return sequence.tokens().subspan(index * block_size_, block_size_);

@@ -1,8 +1,8 @@
-// The parts of Boost.Asio that we use to run coroutines, and an event that these wait for. Our files include
-// this rather than Boost's headers.
+// The parts of Boost.Asio that run coroutines, and an event that coroutines wait for. Include this file
+// instead of Boost's own headers.
 #pragma once
 
-// First: Boost 1.74 uses std::exchange without its header.
+// Must come first: Boost 1.74 uses std::exchange without including its header.
 #include <utility>
 
 #include <boost/asio/any_io_executor.hpp>
@@ -50,7 +50,7 @@ class BasicEvent {
   Timer timer_;
 };
 
-// For an io_context, which has sockets.
+// An event for an io_context, the context that has sockets.
 using SocketEvent = BasicEvent<asio::steady_timer>;
 
 }  // namespace outrider

@@ -32,7 +32,7 @@ HttpParser::HttpParser(const HttpLimits& limits) : limits_(limits), parser_(std:
   auto& parser = parser_->of_beast;
   parser.eager(false);
   parser.header_limit(static_cast<uint32_t>(limits.max_head_bytes));
-  // No limit until AllowBody, whose error is better.
+  // There is no limit until AllowBody, whose error is clearer.
   parser.body_limit(std::numeric_limits<uint64_t>::max());
 }
 
@@ -48,7 +48,7 @@ size_t HttpParser::Put(absl::string_view bytes) {
   const size_t taken = parser_->of_beast.put(boost::asio::buffer(bytes.data(), bytes.size()), error);
   if (!error) return taken;
   if (error == http::error::need_more) {
-    // A line without an end: in the head, of a chunk, or after the last chunk.
+    // A line that has not ended: in the head, before a chunk, or after the last chunk.
     if (bytes.size() - taken < limits_.max_head_bytes) return taken;
     error = http::error::header_limit;
   }

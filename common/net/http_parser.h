@@ -20,7 +20,7 @@ namespace outrider {
 struct HttpClient {
   std::string address;            // numeric, without the port
   std::string certificate;        // the name in its certificate; empty if it showed none
-  bool gone = false;              // it has closed its end, or the connection is lost
+  bool gone = false;              // the client has closed its end, or the connection is lost
   std::function<void()> on_gone;  // called when it goes; may be null
 };
 
@@ -31,7 +31,7 @@ struct HttpRequest {
   std::string body;
   HttpClient* client;
 
-  // The first header of that name, in upper or lower case; empty if there is none.
+  // The first header of that name, ignoring case; empty if there is none.
   absl::string_view Header(absl::string_view name) const {
     for (const auto& [key, value] : headers) {
       if (absl::EqualsIgnoreCase(key, name)) return value;
@@ -44,25 +44,25 @@ struct HttpResponse {
   int status = 200;
   std::vector<std::pair<std::string, std::string>> headers;
   std::string body;
-  // If set, returns the body piece by piece, then nullopt. It is called only when the client's socket has
-  // taken the last piece.
+  // If set, returns the body piece by piece, then nullopt. It is called only once the previous piece is
+  // written to the client's socket.
   std::function<asio::awaitable<std::optional<std::string>>()> next_piece;
-  std::optional<size_t> length = {};  // of all pieces, if known
+  std::optional<size_t> length = {};  // total bytes of the pieces, if known
   bool close = false;                 // the connection is not used again
 };
 
-// Limits on what a client may take of the server. A deadline covers a whole operation, however slowly it
-// moves.
+// Limits on a client's use of the server. Except for `write`, a time limit covers a whole operation, however
+// slowly it progresses.
 struct HttpLimits {
-  // For a TLS handshake, and from the first byte of a head to its last: a round trip or two. Also for a new
-  // connection until its first byte.
+  // The time for a TLS handshake, and for a head from its first byte to its last: a round trip or two. Also
+  // the time until the first byte of a new connection.
   std::chrono::milliseconds head = std::chrono::seconds(10);
-  // For the largest body over a slow line.
+  // The time for the largest body over a slow line.
   std::chrono::milliseconds body = std::chrono::seconds(60);
-  // For an answer without progress: the client does not read.
+  // The time that an answer may go without progress, since the client does not read it.
   std::chrono::milliseconds write = std::chrono::seconds(50);
-  // Between requests. Longer than the minute for which load balancers keep connections, so that they close
-  // first and never write into a connection that is being closed.
+  // The time between requests. Longer than the minute for which load balancers keep connections, so that they
+  // close first and never write into a connection that is being closed.
   std::chrono::milliseconds idle = std::chrono::seconds(75);
   // How long the server reads and drops what a client sends after the last answer. Otherwise a client that
   // still writes would lose the answer with the connection.
@@ -73,31 +73,31 @@ struct HttpLimits {
   int max_connections = 1024;  // each takes a descriptor and 16 KiB
 };
 
-// Why a request cannot be read further.
+// The reason that a request cannot be read further.
 struct HttpProblem {
-  int status;  // of the answer
+  int status;  // HTTP status of the answer; 0: no answer
   std::string message;
 };
 
-// One request. One thread.
+// Parses one request. For one thread.
 class HttpParser {
  public:
   explicit HttpParser(const HttpLimits& limits);
   ~HttpParser();
 
-  // Takes what it can and returns how many bytes it took; pass the rest again with more bytes behind it.
-  // Stops after the head until AllowBody.
+  // Parses as many bytes as it can and returns their number. Pass the remaining bytes again, followed by
+  // more. Stops after the head until AllowBody is called.
   size_t Put(absl::string_view bytes);
   // The error in the bytes, or in the size that they announce; nullopt if there is none.
   const std::optional<HttpProblem>& problem() const { return problem_; }
 
   bool head_done() const;
   bool done() const;  // the request is complete
-  // Returns the request without its body. Call once, after the head. Sets problem() if the host, keys or end
-  // of the body are ambiguous, so that a proxy in front cannot read another request from the same bytes (RFC
-  // 9112, 3.2, 6.1 and 11.2).
+  // Returns the request without its body. Call once, after the head. Sets problem() if the host, the
+  // credentials or the end of the body is ambiguous, so that a proxy in front cannot read another request
+  // from the same bytes (RFC 9112, 3.2, 6.1 and 11.2).
   HttpRequest TakeHead();
-  // Checks the body size and the expectation that the head gives.
+  // Lets Put go on to the body. Checks the body's size and encoding and the expectation in the head.
   void AllowBody();
   // Whether the client waits for a "100 Continue" before it sends the body.
   bool expects_continue() const;
@@ -116,9 +116,9 @@ class HttpParser {
   std::optional<HttpProblem> problem_;
 };
 
-// The head of an answer, up to the empty line. Without a length the body is in chunks, or ends with the
-// connection. `connection` is the value of that header; if empty, the header is left out, and the connection
-// stays.
+// The head of an answer, including the empty line at its end. Without a length, the body is sent in chunks or
+// ends with the connection. `connection` is the value of the Connection header; if it is empty, the header is
+// left out and the connection stays open.
 std::string HttpHead(const HttpResponse& response, std::optional<size_t> length, bool chunks,
                      absl::string_view connection);
 

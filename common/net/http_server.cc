@@ -18,14 +18,14 @@ using boost::system::error_code;
 
 constexpr char kClose[] = "close";
 constexpr int kBacklog = 512;
-// The most connections beyond the limit that are told so at a time; more are closed without a word.
+// The most connections beyond the limit that get a refusal at a time; more are closed without one.
 constexpr size_t kMaxTurnedAway = 64;
 // The pause after a failure to accept, for lack of descriptors or memory.
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
 }  // namespace
 
-// One connection of a client: its requests, one after the other, and their answers. One executor thread.
+// A client's connection. Reads requests, one after the other, and answers them. For one executor thread.
 class HttpConnection {
  public:
   // `handlers` and `limits` must outlive this. `on_busy` is called with true when a request is complete, and
@@ -47,7 +47,7 @@ class HttpConnection {
     stream_->Close();
   }
 
-  // Called instead of Run: tells the client to come back.
+  // Call instead of Run. Tells the client to try again later.
   asio::awaitable<void> TurnAway() {
     const bool secured = co_await stream_->Handshake(Clock::now() + limits_.linger);
     if (secured) {
@@ -59,7 +59,7 @@ class HttpConnection {
     stream_->Close();
   }
 
-  // Since when the connection has waited for the head of a request; nullopt if it does not.
+  // The time since which the connection waits for the head of a request; nullopt if it does not wait.
   std::optional<Clock::time_point> waiting_since() const { return waiting_since_; }
 
   // Ends the connection after the answer in progress, if there is one.
@@ -67,7 +67,7 @@ class HttpConnection {
     finishing_ = true;
     if (waiting_) stream_->Close();
   }
-  // Ends it now.
+  // Ends the connection now.
   void Close() {
     waiting_since_.reset();
     stream_->Close();
@@ -265,7 +265,7 @@ asio::awaitable<void> HttpServer::Accept() {
     if (error) continue;
     try {
       Begin(std::move(socket));
-    } catch (...) {  // no memory for it
+    } catch (...) {  // out of memory
       LogException("http connection not begun", std::current_exception());
     }
   }

@@ -21,10 +21,10 @@ namespace outrider {
 
 // The functions that answer requests. Called on the connections' thread.
 struct HttpHandlers {
-  // The answer if the head of a request is enough for it, usually a refusal. The body is read only if there
-  // is none.
+  // The answer to a request whose head is enough to decide it, usually a refusal. If there is none, the body
+  // is read.
   std::function<std::optional<HttpResponse>(const HttpRequest& head)> check;
-  // The answer to a request, which stays in place until the answer is sent.
+  // The answer to a request. `request` stays valid until the answer is sent.
   std::function<asio::awaitable<HttpResponse>(const HttpRequest& request)> answer;
   // The answer to a malformed or unacceptable request. `path` is empty if it is not known.
   std::function<HttpResponse(int status, const std::string& message, const std::string& path)> refuse;
@@ -72,8 +72,8 @@ class HttpServer {
   std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_ =
       asio::make_work_guard(io_);
   asio::ip::tcp::acceptor acceptor_{io_};
-  absl::flat_hash_set<Connection> connections_;  // for the server's thread, like the next
-  int served_ = 0;                               // those of them that are not turned away
+  absl::flat_hash_set<Connection> connections_;  // used by thread_, like the next member
+  int served_ = 0;                               // connections that are not turned away
   std::thread thread_;
 
   absl::Mutex mutex_;

@@ -39,7 +39,7 @@ std::string TextOf(const ASN1_STRING* text) {
                      static_cast<size_t>(ASN1_STRING_length(text)));
 }
 
-// Empty for kinds of names that gRPC leaves out as well.
+// Empty for the kinds of names that gRPC leaves out too.
 std::string TextOf(const GENERAL_NAME& name) {
   switch (name.type) {
     case GEN_DNS:
@@ -87,7 +87,7 @@ absl::Status TlsFiles::Read() {
   // A resumed session would not be checked against authorities that have changed since.
   SSL_CTX_set_session_cache_mode(native, SSL_SESS_CACHE_OFF);
   SSL_CTX_set_options(native, SSL_OP_NO_TICKET | SSL_OP_NO_RENEGOTIATION);
-  // A key with a password would be asked for at a terminal.
+  // Otherwise OpenSSL asks at the terminal for the password of an encrypted key.
   boost::system::error_code error;
   fresh->set_password_callback([](size_t, ssl::context::password_purpose) { return std::string(); }, error);
   const auto check = [&error](const std::string& path) {

@@ -19,11 +19,11 @@
 
 namespace outrider {
 
-// TLS for the HTTP listener, from the files that the gRPC server uses too. One thread.
+// The TLS context of the HTTP listener, from the files that the gRPC server uses too. For one thread.
 class TlsFiles {
  public:
-  // PEM files: the server's certificate chain, its private key, and, unless empty, the authorities of
-  // clients, which must then show a certificate. INVALID_ARGUMENT naming what cannot be used.
+  // PEM files: the server's certificate chain, its private key, and, unless empty, the CAs of clients, which
+  // must then present a certificate. INVALID_ARGUMENT, naming the file, if one cannot be used.
   static absl::StatusOr<std::unique_ptr<TlsFiles>> Open(std::string cert, std::string key,
                                                         std::string client_ca);
 
@@ -45,8 +45,8 @@ class TlsFiles {
   std::shared_ptr<boost::asio::ssl::context> context_;
 };
 
-// Held by shared_ptr. One executor thread; one coroutine, which never waits beyond the deadlines that it
-// gives.
+// Held by shared_ptr. For one coroutine on one executor thread. The coroutine never waits beyond the
+// deadlines that it passes.
 class HttpStream : public std::enable_shared_from_this<HttpStream> {
  public:
   using Socket = asio::ip::tcp::socket;
@@ -57,8 +57,8 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
 
   // Must be called first with TLS. False if it failed or took too long.
   asio::awaitable<bool> Handshake(Clock::time_point deadline);
-  // The name in the client's certificate, as gRPC has it: the first alternative name, else the common name.
-  // Empty if it showed none.
+  // The name in the client's certificate, chosen as gRPC does: the first alternative name, else the common
+  // name. Empty if the client presented no certificate.
   std::string ClientCertificate();
   std::string ClientAddress() const {
     boost::system::error_code error;
@@ -108,15 +108,15 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   Socket socket_;
   const std::shared_ptr<asio::ssl::context> context_;
   std::optional<asio::ssl::stream<Socket&>> tls_;
-  std::array<char, 16 << 10> piece_;  // what is being read
+  std::array<char, 16 << 10> piece_;  // buffer of the read in progress
   std::string received_;
   bool reading_ = false;
   bool ended_ = false;
   bool watched_ = false;
   std::function<void()> on_gone_;
-  SocketEvent came_;  // something was read, or the end
+  SocketEvent came_;  // notified of bytes, and of the end
 
-  // Of the handshake or the write in progress.
+  // State of the handshake or the write in progress.
   bool busy_ = false;
   boost::system::error_code error_;
   size_t written_ = 0;

@@ -49,15 +49,15 @@ std::string Unknown(const char* kind, const std::string& name, const std::vector
   return absl::StrCat(sentence, "; did you mean ", *nearest, "?");
 }
 
-// A flag's type, range and default, without the names of flags that exclude it or that it needs; and one
-// empty line between groups.
+// Shows a flag's type, range and default, but not the flags that it excludes or needs. Puts one empty line
+// between groups.
 class FlagFormatter final : public CLI::Formatter {
   std::string make_help(const CLI::App* app, std::string name, CLI::AppFormatMode mode) const override {
     return absl::StrReplaceAll(CLI::Formatter::make_help(app, std::move(name), mode), {{"\n\n\n", "\n\n"}});
   }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0) return "";
-    // TYPE, or TYPE:VALIDATOR, where a combination of validators is no text for people.
+    // The name is TYPE or TYPE:VALIDATOR. A combination of validators is not readable, so it is left out.
     std::string type = option->get_type_name();
     if (const size_t colon = type.find(':'); colon != std::string::npos) {
       type = type[colon + 1] == '(' ? type.substr(0, colon) : type.substr(colon + 1);
@@ -69,7 +69,7 @@ class FlagFormatter final : public CLI::Formatter {
   }
 };
 
-// OUTRIDER_LOG_LEVEL for --log-level.
+// The environment variable of a flag: OUTRIDER_LOG_LEVEL for --log-level.
 std::string VariableOf(const std::string& flag) {
   return "OUTRIDER_" + absl::AsciiStrToUpper(absl::StrReplaceAll(flag.substr(2), {{"-", "_"}}));
 }
@@ -178,7 +178,7 @@ std::optional<int> ParseCommandLine(CLI::App& app, int argc, const char* const* 
     return app.exit(error) == 0 ? 0 : kUsageError;
   }
   if (!prints_config) return std::nullopt;
-  // Of a flag that was not given and has no default the library writes the empty value, which may be refused.
+  // CLI11 writes an empty value for a flag without value or default, which may be rejected when it is read.
   std::string config = "\n" + app.config_to_str(/*default_also=*/true);
   const auto leave_out = [&config](const CLI::App& of, const std::string& prefix) {
     for (const CLI::Option* option : of.get_options()) {

@@ -76,7 +76,7 @@ class Stderr final : public spdlog::sinks::stderr_color_sink_mt {
   }
 
  private:
-  // False if it could not be written: a disk may be full.
+  // Returns false if the message could not be written, as on a full disk.
   bool Write(const spdlog::details::log_msg& message) {
     Sink::log(message);
     const bool failed = std::ferror(stderr) != 0;

@@ -38,8 +38,8 @@ enum class LogLevel { kDebug, kInfo, kWarning, kError };
 absl::Status InitLog(absl::string_view service, absl::string_view level, absl::string_view format);
 
 // Writes one event. Thread-safe. `event` is a short constant phrase; variable parts go into fields, whose
-// long texts are cut. After InitLog it never waits for the reader of the log: if more than kMaxLogLines are
-// unwritten the oldest are dropped, as is what cannot be written, and the log says how many once it goes on.
+// long texts are cut. After InitLog, never waits for the log's reader: if more than kMaxLogLines lines are
+// unwritten, the oldest are dropped, as are lines that cannot be written. A later line says how many.
 void Log(LogLevel level, absl::string_view event, std::initializer_list<LogField> fields = {});
 
 // The number of lines dropped so far.

@@ -55,7 +55,7 @@ double OpenDescriptors() {
   std::error_code error;
   const std::filesystem::directory_iterator entries("/proc/self/fd", error);
   const auto count = std::distance(begin(entries), end(entries));
-  return count == 0 ? 0 : static_cast<double>(count - 1);  // less the one that lists them
+  return count == 0 ? 0 : static_cast<double>(count - 1);  // without the iterator's own descriptor
 }
 
 double MaxDescriptors() {

@@ -1,4 +1,4 @@
-// What Linux knows of this process, as metrics.
+// Metrics of this process, as Linux reports them.
 #pragma once
 
 #include <prometheus/collectable.h>

@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-// Values of the variables, as the specification has them: one for traces goes before one for all signals.
+// Reads variables by the specification's rules: one for traces takes precedence over one for all signals.
 class Variables {
  public:
   explicit Variables(const std::function<std::string(const std::string&)>& variable) : variable_(variable) {}
@@ -24,7 +24,7 @@ class Variables {
   std::string Get(const std::string& name) const {
     return std::string(absl::StripAsciiWhitespace(variable_(name)));
   }
-  // Of the exporter; *name is the variable that said so.
+  // The value of an exporter's variable. Sets *name to the variable that has it.
   std::string Otlp(const std::string& what, std::string* name = nullptr) const {
     for (const char* signal : {"TRACES_", ""}) {
       const std::string full = absl::StrCat("OTEL_EXPORTER_OTLP_", signal, what);
@@ -35,7 +35,7 @@ class Variables {
   }
   static bool IsTrue(const std::string& value) { return absl::EqualsIgnoreCase(value, "true"); }
 
-  // KEY=VALUE,KEY=VALUE with escapes of URLs.
+  // Parses KEY=VALUE,KEY=VALUE with percent-encoded values.
   static absl::Status ReadList(const std::string& name, const std::string& text,
                                std::vector<std::pair<std::string, std::string>>& list) {
     for (const absl::string_view entry : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
@@ -48,7 +48,7 @@ class Variables {
     }
     return absl::OkStatus();
   }
-  // A number from `least`, or `value` as it is if the variable is not set.
+  // Reads a number that is at least `least`. Leaves `value` unchanged if the variable is not set.
   template <typename Number>
   absl::Status ReadNumber(const std::string& name, int64_t least, Number& value) const {
     const std::string text = Get(name);

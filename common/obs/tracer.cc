@@ -18,8 +18,8 @@ namespace outrider {
 namespace {
 
 constexpr absl::Duration kFlush = absl::Seconds(2);
-constexpr absl::Duration kBetweenReports = absl::Minutes(1);  // of spans that are lost
-// A collector that restarts, or that asks for patience, gets the same spans again, as OTLP has it.
+constexpr absl::Duration kBetweenReports = absl::Minutes(1);  // of lost spans
+// Retries as OTLP requires: a collector that restarts or asks for a retry gets the same spans again.
 constexpr char kRetries[] = R"({"methodConfig": [{
   "name": [{"service": "opentelemetry.proto.collector.trace.v1.TraceService"}],
   "retryPolicy": {"maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "5s", "backoffMultiplier": 2,
@@ -28,7 +28,7 @@ constexpr char kRetries[] = R"({"methodConfig": [{
 
 uint64_t Now() { return static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())); }
 
-// Of a span or a process.
+// Adds an attribute to a span or a process.
 template <typename Described>
 otlp::AnyValue* AddAttribute(absl::string_view name, Described& described) {
   otlp::KeyValue& attribute = *described.add_attributes();
@@ -111,7 +111,7 @@ struct Tracer::Sender {
 absl::StatusOr<std::unique_ptr<Tracer>> Tracer::Create(TraceOptions options) {
   std::shared_ptr<grpc::ChannelCredentials> credentials = grpc::InsecureChannelCredentials();
   if (options.tls && options.certificate.empty() && options.client_certificate.empty()) {
-    credentials = grpc::SslCredentials({});  // by the system's authorities
+    credentials = grpc::SslCredentials({});  // trusts the system's CAs
   } else if (options.tls) {
     credentials = OUTRIDER_TRY(MakeChannelCredentials(
         {.ca = options.certificate, .cert = options.client_certificate, .key = options.client_key}));
@@ -141,7 +141,7 @@ std::unique_ptr<Tracer> Tracer::FromEnvironment(const std::string& service) {
   };
   absl::StatusOr<std::unique_ptr<Tracer>> tracer = start();
   if (tracer.ok()) return *std::move(tracer);
-  // The specification asks not to fail for them: they may be set for all that runs in a cluster.
+  // The specification asks programs not to fail: the variables may be set for everything in a cluster.
   LogWarning("no traces", {{"error", tracer.status().message()}});
   return nullptr;
 }
@@ -160,7 +160,7 @@ Tracer::~Tracer() {
 bool Tracer::Samples(const std::optional<TraceContext>& parent, absl::string_view trace_id) const {
   if (parent && options_.follows_parent) return parent->sampled;
   if (options_.roots != TraceOptions::Roots::kRatio) return options_.roots == TraceOptions::Roots::kAll;
-  // All that see the trace decide alike: by the last 56 bits of its id, which W3C wants to be random.
+  // All processes decide alike on a trace: by the last 56 bits of its id, which W3C wants to be random.
   uint64_t bits = 0;
   for (const char byte : trace_id.substr(9)) bits = bits << 8 | static_cast<uint8_t>(byte);
   return static_cast<double>(bits) < options_.ratio * static_cast<double>(uint64_t{1} << 56);

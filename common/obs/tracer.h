@@ -28,21 +28,21 @@ namespace outrider {
 
 namespace otlp = ::opentelemetry::proto::collector::trace::v1;
 
-// A span's place in a trace, as W3C's header traceparent has it (https://www.w3.org/TR/trace-context/).
+// A span's place in a trace, as in W3C's header traceparent (https://www.w3.org/TR/trace-context/).
 struct TraceContext {
   std::string trace_id;  // 16 bytes
   std::string span_id;   // 8 bytes
   bool sampled = false;  // whether spans are recorded
 };
 
-// Nothing if `traceparent` is not well formed.
+// nullopt if `traceparent` is not well formed.
 std::optional<TraceContext> ParseTraceparent(absl::string_view traceparent);
 std::string ToTraceparent(const TraceContext& context);
 
 class Tracer;
 
-// Something that took time. It is sent when it ends: by End or with the object. One that was made without a
-// tracer, or that is not sampled, records nothing, and its functions cost nothing. One thread at a time.
+// A timed operation, which is sent when it ends: by End or by its destructor. A span without a tracer, or one
+// that is not sampled, records nothing, and its functions cost nothing. One thread at a time.
 class Span {
  public:
   enum class Kind : uint8_t { kInternal, kServer };
@@ -53,13 +53,13 @@ class Span {
   ~Span();
 
   bool records() const { return span_ != nullptr; }
-  // For its children; empty if it records nothing.
+  // The parent for its child spans; empty if it records nothing.
   const std::string& traceparent() const { return traceparent_; }
 
   void SetName(absl::string_view name);
   void Set(std::initializer_list<LogField> attributes);
   void SetList(absl::string_view name, const std::vector<std::string>& values);
-  // It failed, unless `status` is OK. Sets error.type too.
+  // Marks the span as failed, unless `status` is OK. Sets error.type too.
   void SetStatus(const absl::Status& status);
   void End();
 
@@ -71,21 +71,21 @@ class Span {
   std::string traceparent_;
 };
 
-// Sends spans from a thread of its own. What it cannot send is dropped, and the log says how much.
+// Sends spans from a thread of its own. Drops spans that it cannot send, and logs how many.
 // Thread-safe.
 class Tracer {
  public:
   // NOT_FOUND or INVALID_ARGUMENT for a certificate that cannot be used.
   static absl::StatusOr<std::unique_ptr<Tracer>> Create(TraceOptions options);
-  // By the variables of the environment; null for no traces, also where a variable cannot be used, as the log
-  // says.
+  // Configured by environment variables. Null if traces are switched off, or if a variable cannot be used,
+  // which is logged.
   static std::unique_ptr<Tracer> FromEnvironment(const std::string& service);
   ~Tracer();
 
-  // Begins a span below `parent`, a traceparent, or a trace of its own if that is not one.
+  // Begins a span below `parent`, a traceparent. If that is malformed, the span begins a new trace.
   Span Start(Span::Kind kind, absl::string_view name, absl::string_view parent);
 
-  // Sends what waits, for at most two seconds. Call before the process ends.
+  // Waits until all spans are sent, for at most two seconds. Call before the process ends.
   void Flush() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -102,15 +102,15 @@ class Tracer {
   const std::unique_ptr<Sender> sender_;
   absl::Mutex mutex_;
   std::deque<std::unique_ptr<otlp::Span>> waiting_ ABSL_GUARDED_BY(mutex_);
-  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;  // since the log last said so
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;  // since the last report
   bool flushes_ ABSL_GUARDED_BY(mutex_) = false;
   bool sends_ ABSL_GUARDED_BY(mutex_) = false;
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time reported_ = absl::InfinitePast();  // the thread's
+  absl::Time reported_ = absl::InfinitePast();  // used by thread_
   std::thread thread_;
 };
 
-// The same for a tracer that may be null: then nothing is recorded.
+// Tracer::Start for a tracer that may be null: then nothing is recorded.
 inline Span StartSpan(Tracer* tracer, Span::Kind kind, absl::string_view name, absl::string_view parent) {
   return tracer == nullptr ? Span() : tracer->Start(kind, name, parent);
 }

@@ -59,7 +59,7 @@ bool IsLocalAddress(absl::string_view listen) {
 }
 
 bool IsPublicName(absl::string_view host) {
-  if (absl::StartsWith(host, "[")) return false;  // an address of IPv6
+  if (absl::StartsWith(host, "[")) return false;  // an IPv6 address
   host = host.substr(0, host.find(':'));
   absl::ConsumeSuffix(&host, ".");
   in_addr address{};

@@ -21,18 +21,18 @@
 
 namespace outrider {
 
-// The bytes of answers that may wait for one reader. A round's answers are a few hundred bytes each, and
-// those with dense distributions over a large vocabulary a few megabytes; a reader that is this far behind
-// has stopped.
+// The most bytes of answers that may wait for one reader. A round's answer takes a few hundred bytes, or a
+// few megabytes with dense distributions over a large vocabulary. A reader that is this far behind has
+// stopped.
 inline constexpr size_t kMaxWaitingBytes = size_t{256} << 20;
 
 // A stream of a raw method: messages are parsed here, since gRPC would end a stream with OK at one that it
 // cannot parse.
 using RawStream = grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer>;
 
-// How much a server has to do.
+// The load of a server.
 struct ServerLoad {
-  int items = 0;      // that wait or are in progress, of all streams
+  int items = 0;      // waiting or in progress, on all streams
   float kv_used = 0;  // share of the KV cache's blocks
 };
 
@@ -45,7 +45,7 @@ struct ServerLoad {
 // One that sends anything but a Request loses it with the error of ParseMessage.
 //
 // `on_item` is called on a thread that polls the queue, one call at a time per stream, and must not block.
-// Thread-safe; outlives its server.
+// Thread-safe; must outlive its server.
 template <class Request, class Response>
 class BatchServer {
  public:
@@ -64,7 +64,7 @@ class BatchServer {
         load_(std::move(load)),
         max_waiting_bytes_(max_waiting_bytes) {}
 
-  // Accepts streams from now on. `server` was started with a poller.
+  // Accepts streams from now on. `server` must have been started with a poller.
   void Serve(RpcServer& server, RequestCallFn request_call) {
     poller_ = server.poller();
     queue_ = server.queue();
@@ -103,7 +103,7 @@ class BatchServer {
     absl::MutexLock lock(&mutex_);
     for (Stream* stream : streams_) fn(stream);
   }
-  // False if the service is ending, so that the stream is not to be served.
+  // Returns false if the server is ending; the stream must then not be served.
   bool Add(Stream* stream) {
     absl::MutexLock lock(&mutex_);
     if (closed_) return false;
@@ -167,14 +167,14 @@ class BatchServer<Request, Response>::Stream {
     return QueueTag([this, on_end, poller = server_->poller_](bool ok) {
       (this->*on_end)(ok);
       if (running_.fetch_sub(1) > 1) return;
-      QueuePoller* const left = poller;  // deletion takes it along
+      QueuePoller* const left = poller;  // copied, since `delete this` destroys the lambda
       delete this;
       left->Leave();
     });
   }
 
   void OnCall(bool ok) {
-    if (!ok) return;  // the server ends
+    if (!ok) return;  // the server is shutting down
     Begin();
     new Stream(server_);
     if (!server_->Add(this)) return End(Ending());
@@ -184,15 +184,15 @@ class BatchServer<Request, Response>::Stream {
     Read();
   }
 
-  // gRPC tells the other side of each read that there is room again, which costs a system call here and wakes
-  // a thread there. Neither should delay work on the items.
+  // Each read makes gRPC send the client a window update, which costs a system call here and wakes a thread
+  // there. Neither should delay work on the items.
   void Read() {
     Begin();
     server_->poller_->BeginLater([this] { stream_.Read(&bytes_, &read_done_); });
   }
   void OnRead(bool ok) {
     if (!ok) return End(grpc::Status::OK);
-    // Items that come after the end are not begun: the end is their answer.
+    // Items that come after the end are dropped: the stream's status is their answer.
     if (!outbox_->open()) return;
     if (absl::Status status = ParseMessage(bytes_, &request_); !status.ok()) return End(ToGrpc(status));
     for (RequestItem& item : *BatchField(request_)) server_->on_item_(std::move(item), outbox_);
@@ -229,7 +229,7 @@ class BatchServer<Request, Response>::Stream {
   grpc::ServerContext context_;
   RawStream stream_{&context_};
   const std::shared_ptr<Outbox<Response>> outbox_;
-  std::atomic<int> running_ = 0;  // operations
+  std::atomic<int> running_ = 0;  // operations in flight
   QueueTag called_ = Tag(&Stream::OnCall);
   QueueTag read_done_ = Tag(&Stream::OnRead);
   QueueTag written_ = Tag(&Stream::OnWritten);

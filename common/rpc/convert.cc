@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// Copies by pointers, many values at a time, which protobuf's iterators do not allow.
+// Copies through pointers, so that many values move at a time; protobuf's iterators do not allow that.
 template <class To, class From>
 std::vector<To> Copy(const google::protobuf::RepeatedField<From>& values) {
   return std::vector<To>(values.data(), values.data() + values.size());
@@ -89,7 +89,7 @@ absl::Status CheckTop(const google::protobuf::RepeatedPtrField<v1::TokenLogprob>
   return absl::OkStatus();
 }
 
-// A rule whose alternatives are these texts.
+// An EBNF grammar whose alternatives are these texts.
 absl::StatusOr<std::string> ToRule(const v1::Grammar::Choices& choices) {
   if (choices.texts().empty()) return FieldError("grammar", "at least one choice", "none");
   std::string rule = "root ::= ";
@@ -203,7 +203,7 @@ absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const
     return InvalidVerdict("token ", message.token(), " is not in the vocabulary");
   }
   verdict.token = static_cast<TokenId>(message.token());
-  // Something followed the last accepted node, or nothing did, or nothing was proposed.
+  // Corrected: a node follows the last accepted one. Bonus: none does. Plain: nothing was proposed.
   const bool was_refused =
       std::any_of(proposal.begin(), proposal.end(), [&](const auto& node) { return node.parent == parent; });
   verdict.kind = proposal.empty() ? Verdict::Kind::kPlain

@@ -42,20 +42,20 @@ v1::TreeShape SerializeShape(const TreeShape& shape);
 absl::StatusOr<Verdict> ParseVerdict(const v1::Verdict& message, std::span<const ProposalNode> proposal,
                                      int vocab_size);
 
-// Parses the candidates after `rows` tokens, `size` of each or all there are. INTERNAL, reason
-// VERDICT_INVALID, if either number differs, a token is outside the vocabulary or occurs twice in one row, or
-// log-probabilities exceed 0 or rise.
+// Parses the candidates after each of `rows` tokens: `size` of them, or the whole vocabulary if that is less.
+// INTERNAL, reason VERDICT_INVALID, if the number of rows or candidates differs, a token is outside the
+// vocabulary or repeated within a row, or log-probabilities exceed 0 or increase within a row.
 absl::StatusOr<std::vector<CandidateRow>> ParseCandidates(const v1::VerifyResult& message, size_t rows,
                                                           int size, int vocab_size);
 v1::TokenLogprob SerializeLogprob(const TokenLogProbability& token);
 google::protobuf::RepeatedPtrField<v1::CandidateRow> SerializeCandidates(std::span<const CandidateRow> rows);
 
-// Checks the target's log-probabilities of `tokens`, with up to `most` likeliest ones at each position.
-// INTERNAL, reason VERDICT_INVALID, if either number or a token differs, or for what ParseCandidates refuses.
+// Checks the target's log-probabilities of `tokens`, with up to `most` candidates at each position. INTERNAL,
+// reason VERDICT_INVALID, if tokens or counts differ, or if ParseCandidates would refuse candidates.
 absl::Status CheckLogprobs(const google::protobuf::RepeatedPtrField<v1::PositionLogprobs>& positions,
                            std::span<const TokenId> tokens, int most, int vocab_size);
 
-// INTERNAL, reason VERDICT_INVALID: the target's answer cannot be true, as the parts say.
+// INTERNAL, reason VERDICT_INVALID: the target's answer cannot be true, for the reason that `parts` give.
 template <class... Parts>
 absl::Status InvalidVerdict(const Parts&... parts) {
   return MakeError(absl::StatusCode::kInternal, "VERDICT_INVALID", absl::StrCat("verdict: ", parts...));
@@ -74,12 +74,12 @@ absl::Status CheckTokenIds(const google::protobuf::RepeatedField<uint32_t>& ids,
 
 std::vector<TokenId> ToTokens(const google::protobuf::RepeatedField<uint32_t>& ids);
 
-// The sampling controls but for the grammar; `end_ids` are the ids that min_tokens suppresses.
+// The sampling controls except the grammar; `end_ids` are the ids that min_tokens suppresses.
 SamplingParams ParseSampling(const v1::SamplingParams& sampling,
                              const google::protobuf::RepeatedField<uint32_t>& end_ids);
 
-// INVALID_ARGUMENT, naming "grammar", for one without a form, without choices, or larger than
-// kMaxGrammarText. The text is not parsed.
+// INVALID_ARGUMENT, naming "grammar", if it has no form, no choices or an empty one, or more than
+// kMaxGrammarText bytes. The grammar's text is not parsed.
 absl::StatusOr<GrammarText> ParseGrammar(const v1::Grammar& grammar);
 
 }  // namespace outrider

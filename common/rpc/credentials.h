@@ -23,8 +23,8 @@ struct ServerSecurity {
   std::string key = {};         // PEM private key for `cert`
   std::string client_ca = {};   // PEM; clients must present a certificate signed by one of these
   std::string token_file = {};  // clients must send one of these bearer tokens, one per line
-  // Called with the number of calls refused for their token since the last report, at most once a minute,
-  // from a thread that polls. May be null.
+  // Called with the number of calls that were refused for their token since the last report. At most once a
+  // minute, on a thread that polls for gRPC. May be null.
   std::function<void(int refused)> on_refused = {};
 };
 

@@ -1,6 +1,6 @@
-// Names of the protocol's enumeration values in flags, metrics, answers and errors: "bonus" is
-// TOKEN_KIND_BONUS. And drafters, and which of them are the target itself: nothing else maps between the
-// protocol's kinds of drafters, its proposers, and those of the engine.
+// The names of the protocol's enumeration values in flags, metrics, answers and errors: "bonus" stands for
+// TOKEN_KIND_BONUS. Also lists all drafters, and those that are the target itself. Nothing else maps between
+// v1::DrafterKind, v1::Proposer and the engine's ProposerKind.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace outrider {
 
-// What the names of all values of an enumeration begin with; its first value is ..._UNSPECIFIED.
+// The prefix of an enumeration's value names, such as TOKEN_KIND_. The first value is <PREFIX>UNSPECIFIED.
 inline std::string PrefixOfNames(const google::protobuf::EnumDescriptor& type) {
   const std::string first(type.value(0)->name());
   return first.substr(0, first.size() - std::strlen("UNSPECIFIED"));
 }
 
-// A value without a name becomes its number.
+// The value's name in lower case, without the prefix; its number if it has no name.
 template <class Enum>
 requires(google::protobuf::is_proto_enum<Enum>::value) std::string NameOf(Enum value) {
   const google::protobuf::EnumDescriptor& type = *google::protobuf::GetEnumDescriptor<Enum>();
@@ -51,7 +51,7 @@ inline std::vector<std::string> DrafterNames() {
   return names;
 }
 
-// A drafter that is the target itself, which has one name everywhere.
+// A drafter that is the target itself. It has the same name in all three enumerations.
 struct OwnDrafter {
   v1::DrafterKind drafter;  // of a request
   v1::Proposer proposer;    // of a sequence
@@ -79,7 +79,7 @@ inline std::optional<ProposerKind> ProposerKindOf(v1::Proposer proposer) {
   return own == std::end(kOwnDrafters) ? std::nullopt : std::optional(own->kind);
 }
 
-// The target's description of `proposer`; null if the target cannot propose so.
+// The target's description of `proposer`; null if the target does not have this proposer.
 inline const v1::ProposerInfo* FindProposer(const v1::ServerInfo& target, v1::Proposer proposer) {
   if (proposer == v1::PROPOSER_UNSPECIFIED) return nullptr;
   const auto found = std::ranges::find(target.proposers(), proposer, &v1::ProposerInfo::proposer);

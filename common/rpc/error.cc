@@ -11,7 +11,7 @@ namespace {
 
 constexpr char kRetryInfo[] = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr absl::string_view kReasonType = "outrider/reason";
-// Clients take 8 KiB of trailers, which hold the message twice. The message may quote what a client sent.
+// Clients accept 8 KiB of trailers, which hold the message twice. The message may quote a client's input.
 constexpr size_t kMaxMessageBytes = 1000;
 constexpr size_t kMaxMetadataBytes = 200;
 
@@ -92,7 +92,7 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   const auto code = static_cast<absl::StatusCode>(status.error_code());
   if (!status.error_message().empty()) return absl::Status(code, status.error_message());
-  // gRPC gives no message for it.
+  // gRPC gives no message with UNIMPLEMENTED.
   if (code == absl::StatusCode::kUnimplemented) {
     return absl::Status(code, "what answers at this address does not know the call: is it another service?");
   }

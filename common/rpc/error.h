@@ -15,7 +15,7 @@ namespace outrider {
 // RESOURCE_EXHAUSTED with a RetryInfo of `retry_after`.
 absl::Status BusyError(absl::string_view reason, absl::string_view message, absl::Duration retry_after);
 
-// The error with a RetryInfo of `retry_after`, which replaces any that it has.
+// The error with a RetryInfo of `retry_after`, which replaces an earlier one.
 absl::Status WithRetryDelay(absl::Status status, absl::Duration retry_after);
 
 // The delay of the error's RetryInfo; zero if it has none.

@@ -14,7 +14,7 @@ inline uint64_t FreshBits() {
   return (uint64_t{entropy()} << 32) | entropy();
 }
 
-// As many of them as bytes; `count` is a multiple of 8. Thread-safe.
+// `count` random bytes; `count` must be a multiple of 8. Thread-safe.
 inline std::string FreshBytes(size_t count) {
   std::string bytes;
   while (bytes.size() < count) {

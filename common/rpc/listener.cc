@@ -30,10 +30,10 @@ constexpr int kBacklog = 512;
 constexpr rlim_t kMostConnections = 4096;
 // The pause after a failure to accept.
 constexpr int kPauseMs = 100;
-// After which unacknowledged bytes end a connection: gRPC's time for the answer to a ping.
+// The time after which unacknowledged bytes end a connection: gRPC's timeout for the answer to a ping.
 constexpr int kUserTimeoutMs = 10'000;
 
-// A socket that listens, or -1 with errno.
+// Returns a listening socket, or -1 with errno set.
 int Listen(const sockaddr* address, socklen_t length) {
   const int fd = socket(address->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
@@ -41,9 +41,9 @@ int Listen(const sockaddr* address, socklen_t length) {
     setsockopt(fd, level, name, &value, sizeof(value));
   };
   if (address->sa_family != AF_UNIX) {
-    // Without SO_REUSEPORT: two servers would share the connections at random.
+    // Not SO_REUSEPORT: with it, two servers would share the connections at random.
     set(SOL_SOCKET, SO_REUSEADDR, 1);
-    // Connections have the options of their listener.
+    // Connections inherit these options from their listener.
     set(IPPROTO_TCP, TCP_NODELAY, 1);
     set(IPPROTO_TCP, TCP_USER_TIMEOUT, kUserTimeoutMs);
   }
@@ -113,7 +113,7 @@ absl::Status Listener::BindPath(const std::string& path) {
 absl::Status Listener::BindPort(const std::string& host, uint16_t port) {
   const bool all = host == "0.0.0.0" || host == "*";
   absl::Status status = BindHost(all ? "::" : host, port);
-  // A host without IPv6.
+  // The host has no IPv6.
   if (!status.ok() && all) status = BindHost("0.0.0.0", port);
   return status;
 }

@@ -1,5 +1,5 @@
-// The listening sockets of a gRPC port. Those of gRPC (1.51) take connections without limit, and are closed
-// for good, unseen, by the first that finds no descriptor.
+// The listening sockets of a gRPC port. gRPC's own listener (1.51) accepts connections without limit, and
+// closes itself for good, without a word, when it first runs out of descriptors.
 #pragma once
 
 #include <sys/types.h>
@@ -17,32 +17,32 @@
 
 namespace outrider {
 
-// How many connections a port may have: a quarter of the descriptors that this process may open, so that two
-// ports leave half of them for files and its own connections, and at most 4096.
+// The most connections that a port may have: a quarter of the descriptors that this process may open, at most
+// 4096. Two ports then leave half of them for files and for connections that the process opens.
 int MostConnections();
 
 // Thread-compatible.
 class Listener {
  public:
-  // Owns a connection that `listener` accepted. On the listener's thread.
+  // Takes ownership of `connection`, which `listener` accepted. Called on the listener's thread.
   using Take = std::function<void(int listener, int connection)>;
-  // Told how many connections were turned away since the last report, at most once a minute. On the
-  // listener's thread; may be null.
+  // Called with the number of connections that were turned away since the last report, at most once a minute,
+  // on the listener's thread. May be null.
   using OnTurnedAway = std::function<void(int connections)>;
 
-  // Binds `address`, HOST:PORT or unix:PATH. Port 0 picks one, for all addresses that a name has. All
-  // addresses of IPv4 are those of IPv6 too, and a socket that another process left at PATH is replaced, as
-  // gRPC does. UNAVAILABLE, naming the address, if none can be bound.
+  // Binds `address`, HOST:PORT or unix:PATH. Port 0 picks one port for all addresses of a name. Like gRPC,
+  // listens on IPv6 too if the host is 0.0.0.0, and replaces a socket that another process left at PATH.
+  // UNAVAILABLE, naming the address, if nothing can be bound; INVALID_ARGUMENT for any other form of address.
   static absl::StatusOr<std::unique_ptr<Listener>> Bind(const std::string& address);
   ~Listener() { Stop(); }
 
   // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // Gives connections away from now on, on a thread of its own. One that comes while `most` of them are open
-  // is closed. Where no descriptor is left, connections wait until there is one. Call once.
+  // From now on, accepts connections on a thread of its own and passes them to `take`. Closes a connection
+  // that comes while `most` are open. Without a free descriptor, connections wait for one. Call once.
   void Start(int most, Take take, OnTurnedAway on_turned_away);
-  // Closes the sockets. Connections that were given away stay.
+  // Closes the sockets. Connections that were passed to `take` stay open.
   void Stop();
 
  private:
@@ -56,15 +56,15 @@ class Listener {
 
   std::string address_;
   std::string path_;          // of a Unix socket
-  std::vector<int> sockets_;  // that listen
-  int stop_ = -1;             // an event
+  std::vector<int> sockets_;  // listening sockets
+  int stop_ = -1;             // an eventfd
   std::thread thread_;
-  // For the thread.
+  // Used by the listener's thread.
   int most_ = 0;
   Take take_;
   OnTurnedAway on_turned_away_;
-  // The connections that were open when last looked at, by descriptor. gRPC does not say when it closes one,
-  // but its inode has then gone.
+  // The inodes of the connections that were open at the last check, by descriptor. gRPC does not report when
+  // it closes a connection, but the descriptor no longer has that inode then.
   absl::flat_hash_map<int, ino_t> open_;
   QuietCount turned_away_;
 };

@@ -79,8 +79,8 @@ class Outbox {
     start_write_(in_flight_);
   }
 
-  // Sends a message even if no item waits, for what `start_write` adds to it. Does nothing before PostFirst,
-  // whose message will carry it.
+  // Sends a message even if no item waits, so that the reader gets what `start_write` adds. Does nothing
+  // before PostFirst, whose message carries the same.
   void Say() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (sealed_ || !began_) return;
@@ -158,7 +158,7 @@ class Outbox {
   std::vector<Waiting> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t waiting_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   Message in_flight_ ABSL_GUARDED_BY(mutex_);
-  bool began_ ABSL_GUARDED_BY(mutex_) = false;  // with PostFirst
+  bool began_ ABSL_GUARDED_BY(mutex_) = false;  // PostFirst was called
   bool owes_message_ ABSL_GUARDED_BY(mutex_) = false;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool held_ ABSL_GUARDED_BY(mutex_) = false;

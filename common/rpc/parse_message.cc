@@ -20,7 +20,7 @@ using google::protobuf::UnknownField;
 using google::protobuf::UnknownFieldSet;
 using google::protobuf::internal::WireFormatLite;
 
-constexpr int kMaxDepth = 100;  // as in protobuf
+constexpr int kMaxDepth = 100;  // protobuf's own limit
 
 // The path of the first text that is not UTF-8, such as "chat.messages.content"; empty if there is none.
 std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobuf::Descriptor& type) {
@@ -41,21 +41,21 @@ std::string FindInvalidText(const UnknownFieldSet& fields, const google::protobu
   return "";
 }
 
-// Whether a field lies in a message as numbers: as it should, or with lengths if it is packed.
+// Whether a field is encoded as plain numbers: a single one, or a packed list, which has a length.
 bool IsNumbers(const FieldDescriptor& field, bool has_length) {
   return field.cpp_type() != FieldDescriptor::CPPTYPE_STRING &&
          field.cpp_type() != FieldDescriptor::CPPTYPE_MESSAGE && (!has_length || field.is_packable());
 }
 
-// Takes one of `left` for each text and message, and for each field that `type` lacks, which is kept too.
-// False if none is left or if the bytes are not such a message.
+// Subtracts one from *left for each text and message, and for each field that `type` lacks, since unknown
+// fields are kept too. False if *left reaches 0 or if the bytes are not a message of `type`.
 bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::protobuf::Descriptor& type,
                   int depth, size_t* left) {
   while (const uint32_t tag = in.ReadTag()) {
     const FieldDescriptor* const field = type.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
     const WireFormatLite::WireType wire_type = WireFormatLite::GetTagWireType(tag);
     const bool has_length = wire_type == WireFormatLite::WIRETYPE_LENGTH_DELIMITED;
-    // No message of ours has a group. Those of others may hold any number of fields.
+    // No message of this protocol has a group, and a group may hold any number of fields.
     if (wire_type == WireFormatLite::WIRETYPE_START_GROUP) *left = 0;
     if (field != nullptr && IsNumbers(*field, has_length)) {
       if (!WireFormatLite::SkipField(&in, tag)) return false;

@@ -1,5 +1,5 @@
-// Parses messages as they come from the network. gRPC, left to itself, ends a stream with OK at a message
-// that it cannot parse, and a call with INTERNAL.
+// Parses messages from the network. By itself, gRPC ends a stream with OK at a message that it cannot parse,
+// and a unary call with INTERNAL.
 #pragma once
 
 #include <google/protobuf/message.h>
@@ -12,14 +12,14 @@
 
 namespace outrider {
 
-// CANCELLED for no bytes: the client went before it had sent them. INVALID_ARGUMENT for bytes that are not
-// such a message: naming the field if it is text that is not UTF-8, else with reason MESSAGE_INVALID. The
-// same for a message with `most` or more texts, messages and unknown fields in it, each of which takes dozens
-// of bytes of memory, however few on the wire.
+// CANCELLED if there are no bytes: the client went away before it sent them. INVALID_ARGUMENT if the bytes
+// are not a message of this type. The error names the field if a text is not UTF-8; else its reason is
+// MESSAGE_INVALID. The latter is also the reason for a message with `most` or more texts, messages and
+// unknown fields, each of which takes dozens of bytes of memory, however few it takes on the wire.
 absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
                           size_t most = std::numeric_limits<size_t>::max());
 
-// Shares no memory with `message`.
+// The result shares no memory with `message`.
 grpc::ByteBuffer SerializeMessage(const google::protobuf::Message& message);
 
 }  // namespace outrider

@@ -59,7 +59,7 @@ void QueuePoller::Poll(absl::Time deadline) {
   for (int ends = 1; ended.tag != nullptr; ++ends) {
     ended.tag->End(ended.ok);
     if (ends == kMaxEnds) return;
-    // What was there already may be the first of many messages.
+    // The first event was there already, and more messages may follow it, so the next reads begin at once.
     if (!waits) BeginWaiting();
     ended = {};
     polls_.fetch_add(1);
@@ -106,7 +106,7 @@ bool QueuePoller::Next(absl::Time deadline, Ended* ended) {
     ++polling_;
   }
   void* tag = nullptr;
-  // gRPC takes times before 1970 for the infinite future.
+  // gRPC treats times before 1970 as the infinite future.
   const auto until = absl::ToChronoTime(std::max(deadline, absl::UnixEpoch()));
   if (queue->AsyncNext(&tag, &ended->ok, until) == grpc::CompletionQueue::GOT_EVENT) {
     ended->tag = static_cast<QueueTag*>(tag);
@@ -129,7 +129,7 @@ void QueuePoller::Help() {
       ended.tag->End(ended.ok);
       BeginWaiting();
       if (ended.tag != &alarm_tag_) continue;
-      // The alarm was for the other thread.
+      // The alarm was meant for the polling thread.
       Wake();
       break;
     }

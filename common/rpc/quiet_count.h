@@ -1,4 +1,4 @@
-// A count of what may happen very often, for a log.
+// Counts frequent events for a log, which reports them once a minute.
 #pragma once
 
 #include <utility>
@@ -13,8 +13,8 @@ namespace outrider {
 // Thread-safe.
 class QuietCount {
  public:
-  // Counts one more. Returns how many there were since the last report if now is the time for one, at most
-  // once a minute; else 0.
+  // Counts one event. Returns the number of events since the last report if a report is due, at most once a
+  // minute; else 0.
   int Count() {
     absl::MutexLock lock(&mutex_);
     ++count_;

@@ -10,12 +10,12 @@ namespace {
 constexpr char kStable[] = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 constexpr char kAlpha[] = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo";
 
-// One stream. Each request gets one answer, so there is one message on its way. Deletes itself.
+// Relays one stream. Each request gets one answer, so only one message is in flight. Deletes itself.
 class Relay final : public grpc::ServerGenericBidiReactor {
  public:
   explicit Relay(std::shared_ptr<grpc::Channel> self) : stub_(std::move(self)), alpha_(this) {
     stub_.PrepareBidiStreamingCall(&alpha_.context, kAlpha, {}, &alpha_);
-    // Writes and reads of it begin here, until it is told that none come any more.
+    // The hold lets reads and writes begin outside alpha_'s own callbacks, until EndRequests.
     alpha_.AddHold();
     alpha_.StartCall();
     StartRead(&request_);

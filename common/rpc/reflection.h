@@ -11,10 +11,10 @@
 
 namespace outrider {
 
-// Passes calls of v1 on to v1alpha of the same server. Other methods are unknown. Thread-safe.
+// Passes calls of v1 on to v1alpha of the same server. Other methods get UNIMPLEMENTED. Thread-safe.
 class StableReflection final : public grpc::CallbackGenericService {
  public:
-  // `self` makes a channel to the server that this is registered with, once that runs.
+  // `self` returns a channel to the server that has this service. It is called only while that runs.
   explicit StableReflection(std::function<std::shared_ptr<grpc::Channel>()> self) : self_(std::move(self)) {}
 
   grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;

@@ -19,12 +19,12 @@
 namespace outrider {
 namespace {
 
-// A peer that is silent for this long is pinged, also when no call is open, and given up if it does not
-// answer within the second time.
+// A peer that is silent for kKeepaliveMs is pinged, even if no call is open. Its connection is closed if it
+// does not answer within kKeepaliveTimeoutMs.
 constexpr int kKeepaliveMs = 20'000;
 constexpr int kKeepaliveTimeoutMs = 10'000;
 
-// The time that one attempt to connect may take, for TCP, TLS and HTTP/2 together. gRPC calls it the least
+// The time that one attempt to connect may take, for TCP, TLS and HTTP/2 together: gRPC's minimum reconnect
 // backoff. An attempt that is refused fails at once, and the next one follows within kMaxBackoffMs.
 constexpr int kConnectTimeoutMs = 5'000;
 constexpr int kFirstBackoffMs = 100;
@@ -36,10 +36,10 @@ constexpr int kMaxBackoffMs = 500;
 // of the process.
 constexpr size_t kBufferBytes = size_t{1} << 30;
 
-// The connections of the second address. Probes are few.
+// The most connections to the health address. Probes are few.
 constexpr int kMostProbes = 64;
 
-// Keepalive is the same on both sides.
+// Sets keepalive, which is the same for servers and channels.
 template <class SetInt>
 void SetKeepalive(SetInt set) {
   set(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveMs);
@@ -65,9 +65,9 @@ void QuietLibraries() {
   });
 }
 
-// Callbacks of gRPC run on a queue and threads that all servers and channels of a process share. They end
-// with the last one that has callbacks and start again with the next, and ending them sometimes frees the
-// queue twice (seen with 1.51). A server without a port keeps them for as long as the process lives.
+// gRPC runs callbacks on a queue and threads that all servers and channels of a process share. It ends them
+// with the last server or channel that has callbacks and restarts them with the next. Ending them sometimes
+// frees the queue twice (seen with 1.51). A server without a port keeps them until the process ends.
 void KeepCallbackThreads() {
   [[maybe_unused]] static const grpc::Server* const kept = [] {
     grpc::ServerBuilder builder;
@@ -76,7 +76,7 @@ void KeepCallbackThreads() {
   }();
 }
 
-// The reflection library adds itself to every server of the process.
+// Removes reflection, whose library adds itself to every server of the process.
 class WithoutReflection final : public grpc::ServerBuilderOption {
  public:
   void UpdateArguments(grpc::ChannelArguments* /*arguments*/) override {}
@@ -102,12 +102,12 @@ absl::Status RpcServer::Port::Start(const std::string& listen, int most, const S
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   builder.SetMaxSendMessageSize(kMaxMessageBytes);
   builder.SetResourceQuota(quota);
-  // Other hosts need not learn what there is to call.
+  // Other hosts need not learn which methods there are.
   if (!IsLocalAddress(listen)) builder.SetOption(std::make_unique<WithoutReflection>());
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams);
   SetKeepalive([&](const char* name, int value) { builder.AddChannelArgument(name, value); });
-  // Our clients ping every kKeepaliveMs, which gRPC's default limit of one ping in five minutes takes for an
-  // attack.
+  // Clients ping every kKeepaliveMs. gRPC would close their connections for that, since its default limit is
+  // one ping in five minutes.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kKeepaliveMs / 2);
   // The time that a connection has for TLS and the first bytes of HTTP/2.
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
@@ -162,13 +162,13 @@ std::shared_ptr<grpc::Channel> RpcServer::InProcessChannel() {
 void RpcServer::Shutdown(absl::Duration drain) {
   const auto deadline = absl::ToChronoTime(absl::Now() + drain);
   for (Port* port : {&main_, &health_}) {
-    // First: gRPC does not close what it is given from now on.
+    // The listener stops first, since gRPC does not close connections that it gets from now on.
     if (port->listener != nullptr) port->listener->Stop();
     if (port->server != nullptr) port->server->Shutdown(deadline);
   }
   if (poller_ != nullptr) std::exchange(poller_, nullptr)->Detach();
   main_.queue = nullptr;
-  main_.server = nullptr;  // the queue needs it to the end
+  main_.server = nullptr;  // after the queue, which needs it to the end
   health_.server = nullptr;
 }
 
@@ -182,7 +182,7 @@ grpc::ChannelArguments ChannelArguments() {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, kMaxBackoffMs);
   // A name that does not resolve yet, such as that of a starting pod, is resolved again as often.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kMaxBackoffMs);
-  // http_proxy is meant for other programs. It would have loopback go through a proxy.
+  // http_proxy is meant for other programs, and would send even loopback traffic through a proxy.
   if (std::getenv("grpc_proxy") == nullptr) arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   return arguments;
 }

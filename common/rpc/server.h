@@ -27,11 +27,11 @@ struct ServerOptions {
   std::string health_listen = {};  // a second address with only grpc.health.v1, plaintext; empty: none
   ServerSecurity security = {};
   int max_receive_bytes = kMaxMessageBytes;  // a larger message ends its call with RESOURCE_EXHAUSTED
-  // Calls that one connection may have open; further ones wait at the client. More than the requests that a
-  // service admits, so that the excess is refused with a reason.
+  // The most calls that one connection may have open; further calls wait at the client. More than the
+  // requests that a service admits, so that the service can refuse the excess with a reason.
   int max_streams = 4096;
-  // Called with an address and how many connections it turned away since the last report, because
-  // MostConnections were open there; at most once a minute, from a thread of its own. May be null.
+  // Called with an address and the number of connections that it turned away since the last report because
+  // too many were open. At most once a minute, on a thread of its own. May be null.
   std::function<void(const std::string& address, int connections)> on_turned_away = {};
 };
 
@@ -42,7 +42,7 @@ class RpcServer {
   // NOT_SERVING until SetServing, except for the service "live", which is SERVING until SetLive. UNAVAILABLE,
   // naming the address, if it cannot be bound; the errors of MakeServerCredentials.
   //
-  // `poller` polls the queue of a service with asynchronous methods, and outlives the server.
+  // `poller` polls the queue of a service with asynchronous methods, and must outlive the server.
   static absl::StatusOr<std::unique_ptr<RpcServer>> Start(const std::string& listen,
                                                           const ServerOptions& options,
                                                           const std::vector<grpc::Service*>& services,
@@ -89,7 +89,7 @@ class RpcServer {
   }
 
   QueuePoller* poller_ = nullptr;
-  // For health_, which it outlives: gRPC starts no server that has only health. It has no methods.
+  // A service without methods for health_, which it outlives: gRPC starts no server that has only health.
   grpc::CallbackGenericService nothing_;
   StableReflection reflection_{[this] { return InProcessChannel(); }};
   Port main_;

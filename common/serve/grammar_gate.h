@@ -1,4 +1,4 @@
-// Lets items to the engine once the grammars that they need are compiled.
+// Passes items to the engine once the grammars that they need are compiled.
 #pragma once
 
 #include <cstdint>
@@ -13,40 +13,40 @@
 
 namespace outrider {
 
-// What an item does whose grammar is not compiled yet.
+// What to do with an item whose grammar is not compiled yet.
 enum class UntilCompiled : uint8_t {
-  kWait,       // as of a target, which decides what is emitted; it is refused if the grammar does not compile
-  kGoWithout,  // as of a draft, which may propose what the target refuses, and is not to be late
+  kWait,       // for a target, which decides what is emitted; refused if the grammar does not compile
+  kGoWithout,  // for a draft, which must not be late; the target rejects what the grammar forbids
 };
 
-// Items of one sequence keep their order: what comes after an item that waits, waits behind it. Thread-safe.
+// Keeps the items of a sequence in order: those that come after a waiting item wait behind it. Thread-safe.
 class GrammarGate {
  public:
-  // `worker` outlives this. `grammars`, whose thread calls this, ends first. Without them none compiles.
+  // `worker` must outlive this. `grammars`, whose thread calls this, must end first; null: none compiles.
   GrammarGate(Worker& worker, GrammarCache* grammars, UntilCompiled until_compiled)
       : worker_(worker), grammars_(grammars), until_compiled_(until_compiled) {}
 
   // Submits `item` to the worker, with `grammar` in its parameters unless that is null.
   void Submit(WorkItem item, const GrammarText* grammar);
-  // Does the same with anything else that concerns a sequence, such as its release.
+  // Runs `action`, such as a sequence's release, in order with the items of the sequence.
   void Do(const SequenceId& id, absl::AnyInvocable<void() &&> action);
 
  private:
-  // Returns whether it goes on later: by Open, once its item is submitted.
+  // Returns whether the sequence stays held, until the item is submitted and Open is called.
   using Action = absl::AnyInvocable<bool()>;
 
-  // Acts now, or after what waits of the sequence. With `holds`, what comes next waits until Open.
+  // Acts now, or after the sequence's waiting actions. With `holds`, later actions wait until Open.
   void Enter(const SequenceId& id, bool holds, Action action);
-  // Whether anything of the sequence waits.
+  // Whether the sequence is held, so that its actions wait.
   bool IsWaiting(const SequenceId& id);
-  // Goes on with what waited.
+  // Runs the sequence's waiting actions, until one holds the sequence again.
   void Open(const SequenceId& id);
 
   Worker& worker_;
   GrammarCache* const grammars_;
   const UntilCompiled until_compiled_;
   absl::Mutex mutex_;
-  // What waits, by the sequence of which an item's grammar is compiled.
+  // The waiting actions of each sequence that waits for a grammar to be compiled.
   absl::flat_hash_map<SequenceId, std::deque<Action>> waiting_ ABSL_GUARDED_BY(mutex_);
 };
 

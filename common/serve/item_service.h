@@ -1,5 +1,5 @@
-// The gRPC service of a draft or target: takes in the items of the coordinators' streams as work, and
-// answers.
+// The gRPC service of a draft or target: passes the items on the coordinators' streams to the engine as work,
+// and answers them.
 #pragma once
 
 #include <functional>
@@ -38,13 +38,13 @@ bool HandleControlItem(const Item& item, Worker& worker, GrammarGate& gate) {
   return false;
 }
 
-// The span of an item whose sender traces it.
+// Starts the span of an item, which records nothing if the item's sender does not trace it.
 inline Span StartItemSpan(Tracer* tracer, absl::string_view name, const v1::SequenceUpdate& update) {
   const std::string& parent = update.context().traceparent();
   return parent.empty() ? Span() : StartSpan(tracer, Span::Kind::kServer, name, parent);
 }
 
-// Ends the span of an item that is answered.
+// Ends the span of an item with the attributes and the status of its answer.
 inline void EndSpan(const Answer& answer, Span& span) {
   span.Set({{"outrider.queue_us", absl::ToInt64Microseconds(answer.timing.queue)},
             {"outrider.compute_us", absl::ToInt64Microseconds(answer.timing.compute)},
@@ -55,9 +55,9 @@ inline void EndSpan(const Answer& answer, Span& span) {
   span.End();
 }
 
-// Submits an item's work by `gate` and posts the answer. `update` is the item's; null if the item is
-// empty. `span` lasts until then. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the answer.
-// `fill_result(answer, result)` adds what only one of the services answers with; the answer may be an error.
+// Submits an item's work through `gate`, and posts the answer to `results`, which ends `span`. `update` is
+// the item's; null if the item is empty. `parse_work(WorkItem&)` fills in WorkItem::work; its error is the
+// answer. `fill_result(answer, result)` adds the fields of this service only; the answer may be an error.
 template <class Response, class ParseWork, class FillResult>
 void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_top_n, ParseWork parse_work,
                 FillResult fill_result, const std::shared_ptr<Outbox<Response>>& results, GrammarGate& gate,
@@ -77,7 +77,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
     results->Post(std::move(result));
   };
   if (update == nullptr) return answer(Refusal(InvalidFor("ITEM_EMPTY", "the item is empty"), 0));
-  // The first update of a sequence names the request, and the first after the server lost it.
+  // Only the first update of a sequence, and the first after the server lost it, names the request.
   if (!update->context().request_id().empty() && LogEnabled(LogLevel::kDebug)) {
     LogDebug("sequence", {{"request_id", update->context().request_id()},
                           {"traceparent", update->context().traceparent()},
@@ -96,7 +96,7 @@ void SubmitItem(const v1::SequenceUpdate* update, int vocab_size, int default_to
   gate.Submit(*std::move(work), grammar.ok() ? &*grammar : nullptr);
 }
 
-// `Raw` is the generated service, whose method is raw, and kRequest accepts that method's calls. Thread-safe.
+// `Raw` is the generated service, with a raw method; kRequest accepts that method's calls. Thread-safe.
 template <class Raw, class Request, class Response, auto kRequest>
 class ItemService final : public Raw, public StreamService {
  public:

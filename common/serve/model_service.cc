@@ -22,13 +22,13 @@ namespace {
 struct ServiceFlags {
   std::string prefix = "--";  // of its flags
   std::string listen;
-  RunnerOptions runner;  // only model, dtype, algorithms, frequent tokens and heads count
+  RunnerOptions runner;  // only model, dtype, algorithms, frequent tokens and heads are used
 };
 
 struct Flags {
   ProcessFlags process;
   std::vector<ServiceFlags> services;
-  RunnerOptions runner;  // for all services, like the rest
+  RunnerOptions runner;  // for all services, like the members below
   WorkerOptions worker;
   double lease_seconds = 60;
   int max_draft_tokens = 16;
@@ -63,7 +63,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
                    "the same ones, or ends if it cannot")
         ->type_name("FILE");
   }
-  // Ranks that share a model have a process each.
+  // Each rank of a shared model is a process of its own.
   if (ParallelOptions& parallel = flags.runner.parallel; !flags.has_several()) {
     app.add_option("--tensor-parallel", parallel.size,
                    "processes that share the model, with --engine torch; each is started with its --rank");
@@ -149,7 +149,7 @@ Models MakeModels(const ModelProgramSpec& program, const Flags& flags, Tracer* t
   return models;
 }
 
-// Checks what can be known of the models before they are loaded, which takes long.
+// Checks what can be known before the models are loaded, which takes long.
 absl::Status Check(const Models& models, const Flags& flags) {
   for (const std::unique_ptr<ServedModel>& model : models) OUTRIDER_TRY(model->Check());
   const ServiceFlags& first = flags.services.front();
@@ -205,7 +205,7 @@ absl::Status SelfTest(const ModelProgramSpec& program, const Flags& flags) {
   std::quick_exit(*passed ? 0 : 1);
 }
 
-// Returns only if it cannot start, with the reason.
+// Returns only if the process cannot start, with the reason.
 absl::Status Serve(const ModelProgramSpec& program, const Flags& flags) {
   const std::unique_ptr<Tracer> tracer = Tracer::FromEnvironment(absl::StrCat("outrider-", program.name));
   const Models models = MakeModels(program, flags, tracer.get());

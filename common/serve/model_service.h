@@ -27,7 +27,7 @@ class StreamService {
  public:
   virtual ~StreamService() = default;
   virtual grpc::Service* service() = 0;
-  // Accepts streams from now on. `server` was started with a poller.
+  // Accepts streams from now on. `server` must have been started with a poller.
   virtual void Serve(RpcServer& server) = 0;
   // Answers given between these two calls are sent together.
   virtual void HoldAnswers() = 0;
@@ -38,18 +38,18 @@ class StreamService {
   virtual void EndStreams() = 0;
 };
 
-// How the services differ.
+// The differences between services.
 struct ModelServiceSpec {
   std::string name;    // "draft" or "target"; metrics begin with outrider_<name>_
   std::string listen;  // default address
   ModelRole role = ModelRole::kAny;
-  // Flags of its own, some of which are the runner's; may be null.
+  // Defines the service's own flags, some of which set options of the runner; may be null.
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
   // Adds to `info` what is specific to this service; may be null.
   std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
   std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
-  // The gRPC service. `worker`, `info` and `tracer` outlive it, and `grammars` ends first. The last two may
-  // be null.
+  // Makes the gRPC service. `worker`, `info` and `tracer` must outlive it, and `grammars` must end first.
+  // `grammars` and `tracer` may be null.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info,
                                                GrammarCache* grammars, Tracer* tracer)>
       make_service;
@@ -59,14 +59,14 @@ struct ModelProgramSpec {
   std::string name;            // outrider-<name>
   std::string description;     // for --help
   std::string metrics_listen;  // default address
-  // One, or several with different names, each with an address, an engine thread and a pool. Flags
-  // --<name>-... are for one of them, the others for all. They are loaded at the same time; one that fails
-  // ends them all, and health speaks for all.
+  // One service, or several with different names. Each has its own address, engine thread and KV pool. With
+  // several, flags --<name>-... are for one of them and the others for all. They are loaded at the same time.
+  // One that fails ends the process, and health is that of all together.
   std::vector<ModelServiceSpec> services;
 };
 
-// Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, 1 with one line on
-// stderr for a flag, file or address that cannot be used.
+// Runs the process until SIGINT or SIGTERM. Returns its exit code: 0 after an orderly end, kUsageError if the
+// command line cannot be parsed, else 1. An error prints one line on stderr.
 int RunModelProgram(const ModelProgramSpec& program, int argc, char** argv);
 
 }  // namespace outrider

@@ -12,7 +12,7 @@
 namespace outrider {
 namespace {
 
-// A few rounds of a small model: room is made when a round or a request of others ends.
+// A few rounds of a small model. Room is made when another request, or one of its rounds, ends.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 
 // The first error goes to *invalid, unless there is one already.

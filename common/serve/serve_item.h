@@ -1,5 +1,5 @@
-// Converts between the protocol's messages and the engine's work items, as far as draft and target have them
-// in common.
+// Converts between the protocol's messages and the engine's work items, for the parts that draft and target
+// have in common.
 #pragma once
 
 #include <string>
@@ -25,10 +25,10 @@ absl::Status CheckTopLogprobs(absl::string_view field, uint32_t top);
 // of the item, so that it can be answered.
 absl::StatusOr<WorkItem> ParseUpdate(const v1::SequenceUpdate& update, int vocab_size, int default_top_n);
 
-// When an item with this budget is to be answered; never, if it is 0 or absent.
+// The time by which an item with this budget must be answered; infinite if the budget is 0 or absent.
 absl::Time DeadlineOf(const google::protobuf::Duration& budget);
 
-// The error of an item. One that passes by itself (RESOURCE_EXHAUSTED, UNAVAILABLE) says when to try again.
+// An item's error. A temporary one (RESOURCE_EXHAUSTED, UNAVAILABLE) says when to try again.
 google::rpc::Status ItemError(const absl::Status& status);
 
 v1::PositionLogprobs ToProto(const PositionLogProbabilities& position);

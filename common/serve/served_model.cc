@@ -20,7 +20,7 @@
 namespace outrider {
 namespace {
 
-constexpr absl::Duration kLoadingLine = absl::Seconds(2);  // between lines about a model that is loaded
+constexpr absl::Duration kLoadingLine = absl::Seconds(2);  // between log lines while a model is loading
 
 v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
                         uint64_t tokenizer_fingerprint) {
@@ -33,8 +33,8 @@ v1::ServerInfo Describe(const Runner& runner, const ServedModelOptions& options,
   info.set_vocab_size(static_cast<uint32_t>(config.decoder.vocab_size));
   info.set_max_context(static_cast<uint32_t>(config.decoder.max_position_embeddings));
   info.set_max_draft_tokens(static_cast<uint32_t>(options.max_draft_tokens));
-  // A tree's nodes and the token before them must be rows of one step, and a proposal whose nodes have whole
-  // rows as q must fit a message.
+  // A tree's nodes and the token before them must fit the rows of one step, and a proposal whose nodes have a
+  // dense q must fit one message.
   const int64_t row_bytes = int64_t{sizeof(float)} * config.decoder.vocab_size;
   info.set_max_tree_nodes(static_cast<uint32_t>(std::min<int64_t>(
       {options.max_tree_nodes, options.worker.max_batch_rows - 1, kMaxMessageBytes / row_bytes})));
@@ -160,7 +160,7 @@ void ServedModel::Load(KvBudget* budget) {
   absl::Status status;
   try {
     status = TryToLoad();
-  } catch (const std::exception& exception) {  // no thread or no memory to be had
+  } catch (const std::exception& exception) {  // out of threads or memory
     status = absl::ResourceExhaustedError(exception.what());
   }
   if (status.ok()) return;
@@ -182,7 +182,7 @@ absl::Status ServedModel::TryToLoad() {
             {{"model", ModelName(options_.runner.model_dir)}, {"percent", std::lround(100 * loaded)}});
   };
   runner_ = OUTRIDER_TRY(Runner::Load(options_.runner));
-  if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 says what it serves
+  if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 describes the model
   info_ = Describe(*runner_, options_, tokenizer_->Fingerprint());
   if (spec_.complete_info) spec_.complete_info(info_);
   return absl::OkStatus();
@@ -219,9 +219,9 @@ Endpoint ServedModel::Start() {
            {{"model", info_.model()}, {"dtype", info_.dtype()}, {"device", info_.device()}})
       ->Set(1);
   Worker::Hooks hooks = MetricHooks(*registry_, spec_.name);
-  // A GPU that failed does not come back in this process; whoever started it starts another.
+  // A GPU that failed does not recover within this process, so the process ends for a supervisor to restart.
   hooks.on_failure = [](const absl::Status& why) { EndProcess(why); };
-  // The engine thread reads its items itself.
+  // The engine thread polls for its items itself.
   poller_.emplace(options_.busy_poll);
   CommandSource source{.poll = [this](absl::Time deadline) { poller_->Poll(deadline); },
                        .wake = [this] { poller_->Wake(); },

@@ -34,8 +34,8 @@ namespace outrider {
 // outlive the result.
 std::function<bool()> EngineIsStuck(const Worker& worker);
 
-// Hooks that update the metrics outrider_<name>_... of a registry, which outlives them; all but on_failure.
-// `name` is also that of the model in the log.
+// Hooks that update the metrics outrider_<name>_... of `registry`, which must outlive them. All but
+// on_failure are set. The log calls the model `name` too.
 Worker::Hooks MetricHooks(prometheus::Registry& registry, const std::string& name);
 
 // Divides memory among the KV pools of the models that one process loads at the same time.
@@ -74,7 +74,7 @@ struct ServedModelOptions {
   Tracer* tracer = nullptr;  // outlives the model; null for no traces
 };
 
-// Its functions are called in the order of their declaration, on the main thread except for Load.
+// Call the functions in the order of their declaration, on the main thread except for Load.
 class ServedModel {
  public:
   // `spec` must outlive it.
@@ -83,7 +83,7 @@ class ServedModel {
 
   // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
-  // Whether both models have the same tokens.
+  // Whether both models have the same tokenizer.
   bool SpeaksAs(const ServedModel& other) const {
     return tokenizer_->Fingerprint() == other.tokenizer_->Fingerprint();
   }
@@ -91,8 +91,8 @@ class ServedModel {
   // is only one.
   void Load(KvBudget* budget);
 
-  // For ranks other than 0: does what rank 0 says until it is gone, then ends the process. Rank 0 gets the
-  // same signals and drains, and may still send work here, so only a second signal ends this process.
+  // For ranks other than 0: runs what rank 0 sends until rank 0 is gone, then ends the process. Rank 0 gets
+  // the same signals and drains, and may still send work then, so only a second signal ends this process.
   [[noreturn]] void Follow();
 
   // Starts the engine.
@@ -106,7 +106,7 @@ class ServedModel {
     service_->RefuseStreams();
     worker_->Drain();
   }
-  // Lets running rounds finish until `deadline`, then closes the streams; their coordinators look elsewhere.
+  // Lets running rounds finish until `deadline`, then closes the streams; coordinators then go elsewhere.
   void Finish(absl::Time deadline) {
     worker_->AwaitIdle(deadline);
     service_->EndStreams();
@@ -118,16 +118,16 @@ class ServedModel {
   const ModelServiceSpec& spec_;
   ServedModelOptions options_;
   std::unique_ptr<const Tokenizer> tokenizer_;
-  std::atomic<bool> drains_ = false;  // a rank other than 0; then rank 0's end is no failure
+  std::atomic<bool> drains_ = false;  // for ranks other than 0: the end of rank 0 is no failure
   std::unique_ptr<Runner> runner_;
   v1::ServerInfo info_;
 
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   std::optional<QueuePoller> poller_;
   std::unique_ptr<StreamService> service_;
-  std::optional<Worker> worker_;  // ends before these: its thread uses them
+  std::optional<Worker> worker_;  // destroyed before the above: its thread uses them
   std::optional<StallWatch> watch_;
-  std::optional<GrammarCache> grammars_;  // ends first: its thread uses the others
+  std::optional<GrammarCache> grammars_;  // destroyed first: its thread uses the members above
 };
 
 }  // namespace outrider

@@ -38,11 +38,11 @@ absl::Status CheckAddress(absl::string_view flag, absl::string_view listen) {
   return status.ok() ? status : Invalid(flag, ": ", status.message());
 }
 
-// Scrapers are few.
+// The most connections to /metrics. Scrapers are few.
 constexpr int kMaxScrapers = 64;
 
-// What is one process's: ProcessMetrics, and outrider_log_lines_dropped_total, lines that nobody read in
-// time.
+// Metrics of the whole process: ProcessMetrics, and outrider_log_lines_dropped_total, the log lines that
+// nobody read in time or that could not be written.
 class OfProcess final : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
@@ -141,7 +141,7 @@ void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlag
 }
 
 HttpResponse ServerProcess::Metrics() const {
-  std::vector<prometheus::MetricFamily> families;  // no two of the series have one in common
+  std::vector<prometheus::MetricFamily> families;  // no two of the series share a name
   for (const auto& each : series_) {
     std::vector<prometheus::MetricFamily> its = each->Collect();
     std::move(its.begin(), its.end(), std::back_inserter(families));
@@ -162,9 +162,9 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
     std::cerr << status.message() << "\n";
     return kUsageError;
   }
-  // Nobody need read the log: a write to a closed pipe must fail, not end the process.
+  // The log may have no reader: a write to a closed pipe must fail, not end the process.
   signal(SIGPIPE, SIG_IGN);
-  // Raises the limit of descriptors to what the administrator allows, from what a shell starts with.
+  // Raises the limit on descriptors from the shell's default to the hard limit.
   if (rlimit limit{}; getrlimit(RLIMIT_NOFILE, &limit) == 0) {
     limit.rlim_cur = limit.rlim_max;
     setrlimit(RLIMIT_NOFILE, &limit);
@@ -173,7 +173,7 @@ int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service,
   std::string error;
   try {
     error = std::string(serve().message());
-  } catch (const std::exception& exception) {  // no thread or no memory to be had
+  } catch (const std::exception& exception) {  // out of threads or memory
     error = exception.what();
   }
   EndProcess(absl::InternalError(error), kCannotStart);
@@ -283,7 +283,7 @@ void ServerProcess::Exit(absl::Duration patience) {
     ended_ = true;
   }
   if (patience > absl::ZeroDuration()) {
-    // On a thread of its own: gRPC waits for every call, whatever becomes of it, and the process does not.
+    // Runs on a thread of its own, since gRPC waits for every call to end, and the process must not.
     absl::Notification ended;
     std::thread([this, &ended, patience] {
       const absl::Time deadline = absl::Now() + patience;
@@ -294,7 +294,7 @@ void ServerProcess::Exit(absl::Duration patience) {
     }).detach();
     ended.WaitForNotificationWithTimeout(patience + absl::Seconds(1));
   }
-  // What matters has ended.
+  // Nothing that matters is still running.
   EndProcess(absl::OkStatus());
 }
 

@@ -31,7 +31,7 @@ namespace outrider {
 // The flags that all services of a process share.
 struct ProcessFlags {
   ServerOptions server;
-  // Serve without TLS where other hosts can connect. Metrics and health are always in plaintext.
+  // Serve without TLS even where other hosts can connect. Metrics and health are always in plaintext.
   bool insecure = false;
   std::string metrics_listen;  // empty: none
   double busy_poll_seconds = 0;
@@ -60,11 +60,11 @@ class ModelNameLabel : public prometheus::Collectable {
 
 // gRPC services at an address of their own.
 struct Endpoint {
-  std::string flag = "--listen";  // which gave the address
-  std::string listen;             // as for RpcServer::Start
+  std::string flag = "--listen";  // the flag that gave `listen`
+  std::string listen;             // see RpcServer::Start
   std::vector<grpc::Service*> services = {};
-  std::shared_ptr<prometheus::Registry> registry;  // its part of /metrics, with names of its own
-  QueuePoller* poller = nullptr;                   // as for RpcServer::Start
+  std::shared_ptr<prometheus::Registry> registry;  // its part of /metrics; no other has the same names
+  QueuePoller* poller = nullptr;                   // see RpcServer::Start
 };
 
 // Defines `flag` for Endpoint::listen.
@@ -74,28 +74,28 @@ void DefineListenFlags(CLI::App& app, ProcessFlags& flags);
 // Defines --drain, with help text `drain`, --log-level and --log-format.
 void DefineDrainAndLogFlags(CLI::App& app, const std::string& drain, ProcessFlags& flags);
 
-// Reads the command line, opens the log of `service`, and calls `serve`, which returns only if the process
-// cannot start, with the reason. SIGINT and SIGTERM are blocked from then on, in all threads, for
-// ServerProcess to wait for. Returns the exit code, after one line on stderr unless that is 0.
+// Parses the command line, starts the log of `service`, and calls `serve`, which returns only if the process
+// cannot start, with the reason. Before that, blocks SIGINT and SIGTERM in all threads, so that ServerProcess
+// can wait for them. Returns the exit code, after one line on stderr unless that is 0.
 int RunProcess(CLI::App& app, int argc, char** argv, const std::string& service, const ProcessFlags& flags,
                const std::function<absl::Status()>& serve);
 
-inline constexpr char kCannotStart[] = "cannot start";  // the event of RunProcess's line
-// Ends the process, from any thread, with one log line even if other threads end it meanwhile. Exit code 0 if
-// `reason` is OK, else 1, and the line is `event`.
+inline constexpr char kCannotStart[] = "cannot start";  // the log event for a process that cannot start
+// Ends the process, from any thread. If several threads call this, only the first writes its log line. The
+// exit code is 0 if `reason` is OK, else 1, and then the line is `event`.
 [[noreturn]] void EndProcess(const absl::Status& reason, absl::string_view event = "the model failed");
 
-// Calls `work`, and `on_signal` on another thread for each SIGINT and SIGTERM that comes before it returns.
-// For `serve` of RunProcess, and not beside AwaitEnd.
+// Calls `work`. Until `work` returns, calls `on_signal` on another thread for each SIGINT and SIGTERM. For
+// `serve` of RunProcess, but not at the same time as AwaitEnd.
 void RunUnderSignals(const std::function<void()>& work, const std::function<void()>& on_signal);
 
 // The gRPC services and the metrics of a process, from its start to its end. Each address has the health
-// service, which speaks for the whole process. Thread-safe, except AwaitEnd and Exit, which are for the main
+// service, which reports on the whole process. Thread-safe, except AwaitEnd and Exit, which are for the main
 // thread.
 class ServerProcess {
  public:
-  // Listens. --health-listen comes with the first endpoint. UNAVAILABLE naming the address that cannot be
-  // bound, INVALID_ARGUMENT for one that needs --insecure; see also RpcServer.
+  // Starts to listen. The first endpoint also serves --health-listen. UNAVAILABLE, naming the address, if one
+  // cannot be bound; INVALID_ARGUMENT for one that needs --insecure; see also RpcServer.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const ProcessFlags& flags,
                                                               const std::vector<Endpoint>& endpoints);
 
@@ -103,10 +103,10 @@ class ServerProcess {
   // The bound address of /metrics; empty if there is none.
   std::string metrics_address() const { return metrics_ == nullptr ? "" : metrics_->address(); }
 
-  // What /metrics answers.
+  // The answer to GET /metrics.
   HttpResponse Metrics() const;
 
-  // The model that an endpoint serves, or that is to be drafted with, for its metrics.
+  // Sets the label model_name of an endpoint's metrics. A coordinator's is that of its target.
   void SetModelName(const std::string& model_name, size_t endpoint = 0) {
     series_[endpoint]->Set(model_name);
     if (endpoint == 0) series_.back()->Set(model_name);
@@ -121,18 +121,18 @@ class ServerProcess {
   bool serving() const { return serving_; }
 
   // For StallWatches: a thread hangs, or one that hung goes on. While any hangs, or the process cannot
-  // connect to a port of its own, health says that neither service "live" nor "" serves.
+  // connect to a port of its own, health reports that neither service "live" nor "" serves.
   void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     stalls_ += hangs ? 1 : -1;
     ReportHealth();
   }
 
-  // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains: readers of
-  // the log may rely on it.
+  // Waits for SIGINT or SIGTERM. Calls `refuse_new` before the log says that the process drains, since
+  // readers of the log may rely on it.
   void AwaitEnd(const std::function<void()>& refuse_new = [] {});
-  // Ends the gRPC servers, whose calls have `patience` to end by themselves, and then the process, with exit
-  // code 0. With zero patience the connections end with the process.
+  // Shuts down the gRPC servers, whose calls get `patience` to end by themselves, and then ends the process
+  // with exit code 0. With zero patience, the connections end with the process.
   [[noreturn]] void Exit(absl::Duration patience) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -142,10 +142,10 @@ class ServerProcess {
 
   const double drain_seconds_;
   std::vector<std::unique_ptr<RpcServer>> rpcs_;
-  std::vector<std::shared_ptr<ModelNameLabel>> series_;  // of the endpoints, and of the process
+  std::vector<std::shared_ptr<ModelNameLabel>> series_;  // one of each endpoint, then one of the process
   std::unique_ptr<HttpServer> metrics_;
   std::vector<std::unique_ptr<StallWatch>> watches_;  // of the ports
-  std::atomic<bool> serving_ = false;                 // as health says
+  std::atomic<bool> serving_ = false;                 // what health reports
   absl::Mutex mutex_;
   bool ready_ ABSL_GUARDED_BY(mutex_) = false;
   int stalls_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -39,7 +39,7 @@ bool IsAnswered(const addrinfo& address) {
 bool TakesConnections(const std::string& bound) {
   const std::optional<HostPort> parts = ParseHostPort(bound);
   if (!parts) return false;
-  // Without a host getaddrinfo gives loopback, which a server on all addresses listens on too.
+  // Without a host, getaddrinfo returns loopback, where a server on all addresses listens too.
   const bool everywhere = parts->host == "0.0.0.0" || parts->host == "::" || parts->host == "*";
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;

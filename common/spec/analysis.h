@@ -1,10 +1,10 @@
 // The gain from speculation, after Leviathan, Kalman and Matias, "Fast inference from transformers via
-// speculative decoding", arXiv 2211.17192. The paper's gamma, the number of drafted tokens a round, is `k`
-// here.
+// speculative decoding", arXiv 2211.17192. `k` is the number of tokens drafted in a round, the paper's gamma.
+// Time and operations are relative to a step of the target.
 //
 // alpha in [0, 1) is the expected acceptance rate of a drafted token, taken as independent of the position; c
-// >= 0 is the time of a draft step in units of a target step, and c_hat its arithmetic operations likewise.
-// Pure functions, any thread; arguments outside their range give meaningless numbers.
+// >= 0 is the time of a draft step, and c_hat is the number of its arithmetic operations. Pure functions, any
+// thread; arguments outside their range give meaningless numbers.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// beta = sum over x of min(p(x), q(x)): how likely a token drawn from q is accepted (Theorem 3.5; Overlap).
-// alpha is its mean over contexts (Corollary 3.6).
+// beta = sum over x of min(p(x), q(x)) is the probability that a token drawn from q is accepted (Theorem 3.5;
+// Overlap). alpha is its mean over contexts (Corollary 3.6).
 
 // D_LK(p, q) = sum over x of |p(x) - m(x)| with m = (p + q) / 2, in [0, 1] (Definition 3.2). beta = 1 - D_LK.
 inline double DivergenceLk(const WeightRow& p, const Distribution& q) {
@@ -28,17 +28,17 @@ inline double DivergenceLk(const WeightRow& p, const Distribution& q) {
   return sum;
 }
 
-// Expected tokens a round yields, correction or bonus included: (1 - alpha^(k+1)) / (1 - alpha) (equation 1).
+// Expected tokens of a round, with the correction or bonus: (1 - alpha^(k+1)) / (1 - alpha) (equation 1).
 inline double ExpectedTokens(double alpha, int k) { return (1 - std::pow(alpha, k + 1)) / (1 - alpha); }
 
-// The limit of ExpectedTokens as k grows, when drafting is free: 1 / (1 - alpha) (section 3.3).
+// The limit of ExpectedTokens for large k, the gain if drafting is free: 1 / (1 - alpha) (section 3.3).
 inline double OracleBound(double alpha) { return 1 / (1 - alpha); }
 
 // Expected walltime improvement over plain decoding: (1 - alpha^(k+1)) / ((1 - alpha) (k c + 1))
 // (Theorem 3.8).
 inline double WalltimeGain(double alpha, int k, double c) { return ExpectedTokens(alpha, k) / (k * c + 1); }
 
-// The k in [0, max_k] with the largest gain, the smallest of equals.
+// The k in [0, max_k] with the largest gain; ties go to the smallest k.
 template <class Gain>
 int ArgMax(int max_k, const Gain& gain) {
   int best = 0;
@@ -48,32 +48,32 @@ int ArgMax(int max_k, const Gain& gain) {
   return best;
 }
 
-// The k in [0, max_k] with the largest walltime gain, the smallest of equals (section 3.5).
+// The k in [0, max_k] with the largest walltime gain; ties go to the smallest k (section 3.5).
 inline int BestK(double alpha, double c, int max_k) {
   return ArgMax(max_k, [&](int k) { return WalltimeGain(alpha, k, c); });
 }
 
-// Walltime gain of drafting while the target verifies, if every outcome was drafted for. Rounds then overlap
-// perfectly and the slower side sets the pace: a round yields as many tokens in time max(1 + wait, k c).
-// `wait` >= 0, in units of a target step, is the time of a verification beyond the step, such as the round
-// trip. Nothing that drafts k tokens for each verification is faster.
+// Walltime gain of drafting while the target verifies, if the draft prepared for every outcome. Rounds then
+// overlap perfectly and the slower side sets the pace: a round yields the same tokens in max(1 + wait, k c).
+// `wait` >= 0, in target steps, is the time that a verification takes beyond the step, such as the round
+// trip. No scheme that drafts k tokens for each verification is faster.
 inline double OverlapGain(double alpha, int k, double c, double wait) {
   return ExpectedTokens(alpha, k) / std::max(1 + wait, k * c);
 }
 
-// The k in [0, max_k] with the largest overlap gain, the smallest of equals.
+// The k in [0, max_k] with the largest overlap gain; ties go to the smallest k.
 inline int BestOverlapK(double alpha, double c, double wait, int max_k) {
   return ArgMax(max_k, [&](int k) { return OverlapGain(alpha, k, c, wait); });
 }
 
-// The same if a round's outcome was drafted for with probability `hit_rate`, whatever the outcome, and a
+// The same if the draft prepared for a round's outcome with probability `hit_rate`, whatever it is, and a
 // message to or from either server takes `delay` target steps. With d = delay, a round costs
 //   miss: 1 + 2d for the verification, then k c + 2d for a proposal, as without drafting ahead;
 //   hit: 2d + max(1, s c), since the proposal was begun with the verification. s = k steps after a
-//   correction; k + 1 after full acceptance, of probability alpha^k, as the token that follows is drafted
-//   first.
+//   correction; s = k + 1 after full acceptance, which has probability alpha^k, since the token that follows
+//   is drafted first.
 // Both outcomes are drafted for together, in the same steps. With hit rate 0 and no delay this is Theorem
-// 3.8. The unit is plain decoding without delay; with delay, plain decoding has 1 / (1 + 2d).
+// 3.8. The unit is plain decoding without delay; with delay, plain decoding has a gain of 1 / (1 + 2d).
 inline double RunAheadGain(double alpha, int k, double c, double hit_rate, double delay) {
   const double way = 2 * delay, accepted = std::pow(alpha, k);
   const double hit = way + accepted * std::max(1.0, (k + 1) * c) + (1 - accepted) * std::max(1.0, k * c);
@@ -81,17 +81,17 @@ inline double RunAheadGain(double alpha, int k, double c, double hit_rate, doubl
   return ExpectedTokens(alpha, k) / (hit_rate * hit + (1 - hit_rate) * miss);
 }
 
-// Corollary 3.9: when alpha > c some k improves on plain decoding, by at least (1 + alpha) / (1 + c).
+// Corollary 3.9: if alpha > c, some k improves on plain decoding, by at least (1 + alpha) / (1 + c).
 inline double GuaranteedGain(double alpha, double c) { return (1 + alpha) / (1 + c); }
 
-// Expected factor of arithmetic operations over plain decoding:
+// Expected arithmetic operations, relative to plain decoding:
 // (1 - alpha) (k c_hat + k + 1) / (1 - alpha^(k+1)) (Theorem 3.11).
 inline double OperationsFactor(double alpha, int k, double c_hat) {
   return (k * c_hat + k + 1) / ExpectedTokens(alpha, k);
 }
 
-// Expected factor of memory traffic over plain decoding, where a target step reads the weights and cache once
-// whatever the number of tokens (section 3.4), and a draft step moves `draft` times as much:
+// Expected memory traffic, relative to plain decoding, if a target step reads the weights and cache once
+// whatever the number of tokens (section 3.4), and a draft step moves `draft` times as many bytes:
 // (1 - alpha) (k draft + 1) / (1 - alpha^(k+1)). With draft = 0 it is 1 / ExpectedTokens.
 inline double MemoryTrafficFactor(double alpha, int k, double draft) {
   return (k * draft + 1) / ExpectedTokens(alpha, k);

@@ -36,7 +36,7 @@ absl::Status CheckBias(const std::vector<std::pair<TokenId, float>>& bias, int v
   return absl::OkStatus();
 }
 
-// The Row of ShapeInOrder. After KeepLargest it works only on the tokens that stay.
+// The Row of ShapeInOrder, on the host. After KeepLargest it works only on the kept tokens.
 class HostRow {
  public:
   HostRow(std::span<float> row, float largest, ControlsScratch& scratch)
@@ -61,7 +61,7 @@ class HostRow {
 
  private:
   const std::span<float> row_;
-  std::span<float> values_;  // of all tokens, or of those in scratch_.ids
+  std::span<float> values_;  // for all tokens, or for those in scratch_.ids
   const float largest_;
   ControlsScratch& scratch_;
 };
@@ -85,7 +85,7 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
   } ranges[] = {{"temperature", params.temperature, 0, 100, "[0, 100]"},
                 {"top_p", params.top_p, std::numeric_limits<double>::denorm_min(), 1, "(0, 1]"},
                 {"min_p", params.min_p, 0, 1, "[0, 1]"},
-                // A logit divided by it stays finite.
+                // At least 0.01, so that a logit divided by the penalty stays finite.
                 {"repetition_penalty", params.repetition_penalty, 0.01, 10, "[0.01, 10]"},
                 {"presence_penalty", params.presence_penalty, -2, 2, "[-2, 2]"},
                 {"frequency_penalty", params.frequency_penalty, -2, 2, "[-2, 2]"}};
@@ -107,7 +107,7 @@ absl::Status ValidateSamplingParams(const SamplingParams& params, int vocab) {
 team::RowControls ToRowControls(const SamplingParams& params) {
   team::RowControls controls;
   controls.greedy = params.temperature == 0 ? 1 : 0;
-  // A temperature next to 0 overflows to infinity, and 0 * infinity would be NaN for the maximum itself.
+  // The inverse of a tiny temperature is infinity, and 0 * infinity would turn the maximum's weight into NaN.
   if (params.temperature > 0) {
     controls.inverse_temperature =
         static_cast<float>(std::min<double>(1 / params.temperature, std::numeric_limits<float>::max()));

@@ -31,9 +31,9 @@ struct SamplingParams {
   std::vector<std::pair<TokenId, float>> logit_bias = {};  // each id once, bias in [-100, 100]
   std::vector<TokenId> allowed_ids = {};                   // empty is all
   std::vector<TokenId> bad_ids = {};
-  int min_tokens = 0;                 // eos_ids are removed while fewer tokens were output
+  int min_tokens = 0;                 // eos_ids are removed until this many tokens were output
   std::vector<TokenId> eos_ids = {};  // for min_tokens only; the coordinator decides what ends the text
-  std::shared_ptr<const TokenMaskSource> grammar = nullptr;  // that the output is held to; null: none
+  std::shared_ptr<const TokenMaskSource> grammar = nullptr;  // constrains the output; null: none
 };
 
 // InvalidArgument naming the field, its value and its range.
@@ -73,7 +73,7 @@ class TokenCounts {
 struct ControlsScratch {
   MassScratch mass;
   std::vector<TokenId> ids;   // the tokens that survive top_k, ascending
-  std::vector<float> values;  // their weights; before, the logits of allowed_ids
+  std::vector<float> values;  // their weights; during ApplyMasks, the logits that it restores
 };
 
 // The controls of one sequence. Not synchronised: one thread at a time. Holds scratch memory, so that a row
@@ -82,16 +82,16 @@ class Controls {
  public:
   static constexpr char kNoTokenLeft[] = "NO_TOKEN_LEFT";
 
-  // `prompt_length` tells prompt from output in a context. Fails as ValidateSamplingParams does, and when the
-  // ids leave no token that could ever be sampled.
+  // `prompt_length` separates prompt from output in a context. Fails as ValidateSamplingParams does, also if
+  // the ids leave no token that could ever be sampled.
   static absl::StatusOr<Controls> Create(SamplingParams params, size_t prompt_length, int vocab);
 
   // Shapes `row` (the logits of one position, [vocab], float32) in place. `context` is every token before the
   // position, drafted ones included; a span over the same growing sequence makes penalties cheap. Order:
   // logit_bias, repetition, presence, frequency, allowed and bad ids, the grammar, min_tokens, temperature,
-  // top_k, top_p, min_p. Where only eos_ids are left, min_tokens does not hold them back. Each equals the
-  // `transformers` processor of that name where there is one, except for ties at the top_k and top_p cut,
-  // which go to the lowest ids.
+  // top_k, top_p, min_p. If only eos_ids are left, min_tokens does not remove them. Each control does what
+  // the `transformers` processor of the same name does, if there is one, except for ties at the top_k and
+  // top_p cuts, which go to the lowest ids.
   //
   // The result refers to `row`. Internal "logits_not_finite" if a logit is NaN or infinite, also after bias
   // and penalties; InvalidArgument, reason kNoTokenLeft, if the masks together leave no token. The row is
@@ -113,7 +113,7 @@ class Controls {
   size_t prompt_length_;
   int vocab_;
   TokenCounts counts_;
-  AnyTokenMask mask_;  // of the grammar
+  AnyTokenMask mask_;  // the grammar's
   ControlsScratch scratch_;
 };
 

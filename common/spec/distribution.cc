@@ -31,7 +31,7 @@ absl::Status CheckIds(const Distribution& q, int vocab) {
   return absl::OkStatus();
 }
 
-// Sets `total`. The sum tells whether any weight is wrong; only then does it matter which.
+// Sets `total`. The sum is NaN or infinite if a weight is; a negative weight needs its own test.
 absl::Status CheckWeights(Distribution& q) {
   q.total = SumWeights(q.weights);
   bool negative = false;

@@ -1,5 +1,5 @@
-// Distributions: a row after the controls, what a draft sampled a token from in the form that crosses the
-// wire, and log-probabilities for the answer. Pure functions, any thread.
+// Distributions: a row after the controls, the q of a drafted token as it crosses the wire, and the
+// log-probabilities of a response. Pure functions, any thread.
 #pragma once
 
 #include <span>
@@ -61,12 +61,12 @@ absl::Status QMissingError();
 // (NaN or infinity), Q_NEGATIVE, Q_SUM_NOT_POSITIVE, Q_ZERO_FOR_DRAFTED_TOKEN.
 absl::Status Prepare(Distribution& q, TokenId drafted, int vocab, bool allow_absent = false);
 
-// The n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution, prepared:
-// what a draft samples from and serialises. n <= 0 or n >= vocab gives the dense form; a point mass stays
-// one. Tokens of weight zero are left out. One pass over the row and no sort.
+// Returns the n heaviest tokens of a row (ties at the cut go to the lowest ids) as a sparse distribution,
+// prepared. A draft samples from it and serialises it. n <= 0 or n >= vocab gives the dense form; a point
+// mass stays one. Tokens of weight zero are left out. One pass over the row and no sort.
 Distribution TruncateTopN(const WeightRow& row, int n);
 
-// Draws by inverse CDF over ids in ascending order, u in [0, 1). Never a token of weight zero.
+// Draws a token by inverse CDF over ids in ascending order, u in [0, 1). Never draws a token of weight zero.
 TokenId Sample(const Distribution& q, double u);
 TokenId Sample(const WeightRow& p, double u);
 
@@ -80,7 +80,7 @@ double Entropy(const WeightRow& row);
 // The most alternatives that a request can ask for at a position.
 inline constexpr int kMaxTopLogProbabilities = 20;
 
-// Natural logarithms, of the emitted tokens, of the best alternatives, and of a prompt.
+// An emitted token, an alternative or a prompt token, with the natural logarithm of its probability.
 struct TokenLogProbability {
   TokenId token = 0;
   double log_probability = 0;
@@ -95,10 +95,10 @@ struct PositionLogProbabilities {
   std::vector<TokenLogProbability> top;
 };
 
-// The n most probable tokens, best first, ties to the lowest id; fewer where fewer have any probability.
-// After the controls:
+// The n most probable tokens, best first, ties to the lowest id; fewer if fewer have a positive probability.
+// From a row after the controls:
 std::vector<TokenLogProbability> TopLogProbabilities(const WeightRow& row, int n);
-// and before them, from finite logits at temperature 1:
+// From finite logits before the controls, at temperature 1:
 std::vector<TokenLogProbability> TopLogProbabilities(std::span<const float> logits, int n);
 
 // Log of the sum of exp(logits): logits[x] - LogSumExp(logits) is the log-probability of x before the

@@ -1,6 +1,6 @@
 // Draws, accepts, replaces and proposes tokens, and judges a chain under the token rule or the coupled rule.
-// This one source, for host and device, fixes which rows and random numbers are used, in which order, and
-// what is counted.
+// Host and device share this source. It alone fixes which rows and random numbers are used, in which order,
+// and what is counted.
 #pragma once
 
 #include <cmath>
@@ -37,11 +37,11 @@ OUTRIDER_HD TokenId RaceForToken(const Row& row, TokenId point_mass, uint64_t po
 
 // The token that a draft proposes at `position`.
 //
-// A Draft is at one row, the draft's own distribution after the controls:
+// A Draft has one row, the draft's own distribution after the controls:
 //   row()         the distribution
-//   point_mass()  the token that has all of it; -1 if none has
-//   MakeQ()       makes q from it, exactly as sent to the target
-//   Sample(u)     a token of q by inverse CDF, u in [0, 1); not for a point mass
+//   point_mass()  the token that has all mass; -1 if none has
+//   MakeQ()       makes q from the row, exactly as it is sent to the target
+//   Sample(u)     draws a token of q by inverse CDF, u in [0, 1); not for a point mass
 template <class Draft, class Noise>
 OUTRIDER_HD TokenId ProposeToken(Draft& draft, bool coupled, uint64_t position, Noise& noise) {
   if (coupled) return RaceForToken(draft.row(), draft.point_mass(), position, noise);
@@ -54,7 +54,7 @@ OUTRIDER_HD TokenId ProposeToken(Draft& draft, bool coupled, uint64_t position, 
 struct ChainVerdict {
   double expected_accepted = 0, expected_variance = 0;
   double surprisal = 0, entropy = 0;
-  int32_t accepted = 0;  // nodes that stand
+  int32_t accepted = 0;  // nodes that are accepted
   TokenId token = 0;     // the token that follows them
   int32_t empty_residual = 0;
 
@@ -65,7 +65,7 @@ struct ChainVerdict {
   }
 };
 
-// Whether the current node stands.
+// Whether the current node is accepted.
 template <class Chain, class Noise>
 OUTRIDER_HD bool NodeStands(Chain& chain, uint64_t position, Noise& noise) {
   if (chain.point_mass() >= 0) return chain.AcceptsWithoutNoise();
@@ -81,21 +81,21 @@ OUTRIDER_HD TokenId DrawCorrection(Chain& chain, uint64_t position, Noise& noise
                    [&](double u) { return rest.Sample(u); });
 }
 
-// Judges a chain of `drafted` nodes, the first of which stands at position `round_start`. Returns false, with
-// `*verdict` unchanged, if a row that was reached is unusable.
+// Judges a chain of `drafted` nodes, the first of which is at position `round_start`. Returns false, with
+// `*verdict` unchanged, if a row that it reached is unusable.
 //
 // A Chain is at one row at a time: the target's distribution p at a node, or after the last one.
 //   Reach(i)         goes to row i; false if that row is unusable
 //   row()            p
 //   point_mass()     the token that has all of p; -1 if none has
 //   Probability(y)   p(y)
-//   Entropy()        of p
-//   Sample(u)        a token of p by inverse CDF, u in [0, 1)
+//   Entropy()        the entropy of p
+//   Sample(u)        draws a token of p by inverse CDF, u in [0, 1)
 //   Record(l)        takes log p(y) of the emitted token y
 // At a node, whose token x was sampled from q, it also has
 //   token()          x
 //   Overlap()        sum over y of min(p(y), q(y)); 0 if it is not to be counted
-//   Accepts(u)       the test above
+//   Accepts(u)       the test of outrider::Accepts
 //   AcceptsWithoutNoise()  replaces that test where p is a point mass
 //   Rest()           norm(max(p - q, 0)): Sample(u), and empty() if rounding left nothing and p is sampled
 // Noise is the class of verify.h, or has the same functions: Decide, Test, and Race over a row().

@@ -15,7 +15,7 @@ bool IsLessLikely(const ProposalNode& a, const ProposalNode& b) {
   return a.path_log_probability < b.path_log_probability;
 }
 
-// Returns the first `count` of `candidates`, or all, by falling value and then by index, in ascending order.
+// Returns the `count` candidates of highest value, or all, in ascending order. Ties go to the lower index.
 std::vector<int> Likeliest(const Proposal& tree, std::vector<int> candidates, size_t count) {
   std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
     return IsLessLikely(tree[static_cast<size_t>(b)], tree[static_cast<size_t>(a)]);
@@ -25,7 +25,7 @@ std::vector<int> Likeliest(const Proposal& tree, std::vector<int> candidates, si
   return candidates;
 }
 
-// Takes a token's share from q; `total` is 0 if nothing is left.
+// Removes a token from q. Sets `total` to 0 if nothing is left.
 void Remove(TokenId token, Distribution& q) {
   if (q.form == Distribution::Form::kDense) {
     q.weights[token] = 0;
@@ -75,7 +75,7 @@ std::vector<int> NodesToExpand(const Proposal& tree, int level_nodes, int nodes,
     // A child of the unlikeliest node is no likelier, and comes after it.
     if (tree[node].path_log_probability > least) candidates.push_back(static_cast<int>(node));
   }
-  // The depth - 1 levels that are expanded have no more rows than `nodes`.
+  // The depth - 1 levels that are expanded have at most `nodes` rows together.
   const int width = std::max(1, nodes / std::max(1, depth - 1));
   return Likeliest(tree, std::move(candidates), static_cast<size_t>(width));
 }

@@ -1,5 +1,5 @@
-// A drafter's proposal: tokens that may follow a sequence, each with the distribution it was sampled from,
-// and when it ends early. Pure functions, any thread.
+// A drafter's proposal (tokens that may follow a sequence, each with the distribution it was sampled from),
+// and the rule that ends a proposal early. Pure functions, any thread.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,7 @@ struct ProposalNode {
   Distribution q;  // prepared (see Prepare); kAbsent under the coupled rule
   // The draft's confidence before it drew the token; 0 if it gave none.
   float confidence = 0;
-  // What the draft would have proposed in place of this token, best first; empty if it gave none.
+  // The tokens that the draft would have proposed instead of this one, best first; empty if it gave none.
   std::vector<TokenId> alternatives = {};
   // Log of the node's value if likeliest_tree.h chose the node, else 0.
   double path_log_probability = 0;
@@ -33,7 +33,7 @@ struct ProposalNode {
 // proposed, and the round is plain decoding.
 using Proposal = std::vector<ProposalNode>;
 
-// Whether no position has two candidates: node i follows node i - 1.
+// Whether the proposal is a chain: node i follows node i - 1, so no position has two candidates.
 inline bool IsChain(std::span<const ProposalNode> proposal) {
   for (size_t i = 0; i < proposal.size(); ++i) {
     if (proposal[i].parent != static_cast<int>(i) - 1) return false;
@@ -46,7 +46,7 @@ inline void AppendToChain(TokenId token, Distribution q, Proposal& proposal) {
   proposal.push_back({token, static_cast<int>(proposal.size()) - 1, std::move(q)});
 }
 
-// For each node, how many nodes precede it on its path: its position among the drafted tokens.
+// Returns the depth of each node: the number of nodes before it on its path.
 inline std::vector<int> Depths(std::span<const ProposalNode> proposal) {
   std::vector<int> depths;
   depths.reserve(proposal.size());
@@ -60,26 +60,26 @@ inline int Depth(std::span<const ProposalNode> proposal) {
   return depths.empty() ? 0 : *std::max_element(depths.begin(), depths.end()) + 1;
 }
 
-// Ends a draft before it has all the tokens that it may have, once the next token does not pay.
+// Ends a draft before it has its full length, once the next token does not pay.
 //
 // The criterion is the draft's confidence in each token, known before the token is drawn: how much its row
-// prefers the likeliest token to the next. Agrawal et al. (AdaEDL, arXiv 2410.18351) stop by a bound of the
-// acceptance of one token, a function of its entropy. With the shipped pair at temperature 0 the entropy
-// gains a little over half as much, and it costs a pass of exponentials. Here acceptance is measured by
-// confidence, and the draft ends by the chance that all tokens so far stand, as in SpecDec++ (Huang et al.,
-// arXiv 2405.19715).
+// prefers the likeliest token to the second likeliest. AdaEDL (Agrawal et al., arXiv 2410.18351) stops by a
+// bound on the acceptance of one token, a function of the entropy of its row. With the shipped pair at
+// temperature 0 the entropy gains a little over half as much, and it costs a pass of exponentials. Here
+// acceptance is measured by confidence, and the draft ends by the chance that all its tokens so far are
+// accepted, as in SpecDec++ (Huang et al., arXiv 2405.19715).
 //
-// Any values are exact: they decide only how much is drafted, and a drawn token is never taken back.
+// Any values keep the text exact: they only decide how much is drafted, and no drawn token is taken back.
 struct DraftStop {
   // Probability that a token is accepted if those before it are, by the bin of its confidence
   // (ConfidenceBin). If empty, the draft never ends early.
   std::vector<float> acceptance = {};
-  // The draft ends after the token with which the chance that all its tokens are accepted falls below this.
+  // The draft ends with the token that takes the chance that all tokens are accepted below this.
   float least = 0;
 };
 
-// p / (p + p') of the two likeliest tokens of a row, in [1/2, 1]; at temperature 0, from the softmax of its
-// logits.
+// p / (p + p'), where p and p' are the probabilities of a row's two likeliest tokens; in [1/2, 1]. At
+// temperature 0 they are those of the softmax of the row's logits.
 inline float Confidence(const WeightRow& row) {
   const bool greedy = row.point_mass >= 0;
   const std::span<const float> values = greedy ? row.logits : row.weights;
@@ -90,8 +90,8 @@ inline float Confidence(const WeightRow& row) {
   return values[likeliest] / (values[likeliest] + std::max(next, 0.0f));
 }
 
-// The bin, in [0, bins), of a confidence. Bins are equally wide; values outside [1/2, 1] go to the first or
-// the last, NaN to the first.
+// Returns the bin, in [0, bins), of a confidence. All bins are equally wide. Values outside [1/2, 1] go to
+// the first or the last bin, and NaN to the first.
 inline int ConfidenceBin(float confidence, int bins) {
   if (!(confidence > 0.5f)) return 0;
   return std::min(static_cast<int>((2 * std::min(confidence, 1.0f) - 1) * static_cast<float>(bins)),

@@ -15,8 +15,8 @@
 
 namespace outrider {
 
-// What a number decides. Two purposes never share a number; the values are part of the wire contract, because
-// a draft service written elsewhere must sample its tokens with them to be reproducible.
+// The decision that a number is for. Two purposes never share a number. The values are part of the wire
+// contract, because a draft service written elsewhere must sample its tokens with them to be reproducible.
 enum class Purpose : uint64_t {
   kDraft = 1,     // which token the draft proposes
   kAccept = 2,    // whether a proposed token (token rule) or prefix (block rule) is accepted
@@ -44,7 +44,7 @@ OUTRIDER_HD inline std::array<uint64_t, 4> RandomBits(const RandomKey& key,
 // The uniform number in [0, 1) given by the top 53 bits of `bits`.
 OUTRIDER_HD inline double UnitInterval(uint64_t bits) { return static_cast<double>(bits >> 11) * 0x1.0p-53; }
 
-// A uniform number k / 2^53 in [0, 1). `position` is the index in the sequence of the token it is about,
+// A uniform number k / 2^53 in [0, 1). `position` is the sequence index of the token that the number decides,
 // `candidate` distinguishes several numbers for one position (0 for a chain), and `round_start` is the number
 // of committed tokens when the round began. The round start matters: under the block rule a verdict depends
 // on noise beyond the prefix it accepts, and using that noise again in the next round would bias the text.

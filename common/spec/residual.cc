@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// `mass_` stays 1 whatever the scale: a scale takes probability away instead of spreading it.
+// `mass_` stays 1 whatever the scale: scaling p removes probability and does not spread it over other tokens.
 Residual::Residual(const WeightRow& p, double scale) : p_(p), point_weight_(scale) {
   if (p.point_mass >= 0) return;
   weights_ = std::make_unique_for_overwrite<double[]>(p.vocab());

@@ -7,8 +7,8 @@
 
 namespace outrider {
 
-// r = p at first; Subtract(q) makes it norm(max(r - q, 0)) (Leviathan et al. 2211.17192, section 2.3;
-// repeated, for several proposals: Miao et al. 2305.09781, Algorithm 2). With scale < 1 the first step is
+// r = p at first; Subtract(q) makes it norm(max(r - q, 0)) (Leviathan et al. 2211.17192, section 2.3; once
+// for each of several proposals in Miao et al. 2305.09781, Algorithm 2). With scale < 1 the first step is
 // norm(max(scale * p - q, 0)) (Sun et al. 2403.10444, equation 4). Owns [vocab] doubles unless p is a point
 // mass; p's row must outlive it.
 //
@@ -21,7 +21,7 @@ class Residual {
   void Subtract(const Distribution& q);
 
   bool empty() const { return !(mass_ > 0); }
-  // Sum over x of the last max(..., 0), before it was normalised.
+  // The sum over x of the last max(..., 0), before it was normalised.
   double mass() const { return mass_; }
   // Probability of a token.
   double operator()(TokenId token) const {
@@ -37,8 +37,8 @@ class Residual {
  private:
   WeightRow p_;
   std::unique_ptr<double[]> weights_;  // [vocab], not normalised; null if p is a point mass
-  double point_weight_;                // the only weight in that case
-  double mass_ = 1;                    // sum of the weights, except that a scale does not count
+  double point_weight_;                // the only weight if p is a point mass
+  double mass_ = 1;                    // sum of the weights; 1 before the first Subtract, whatever the scale
 };
 
 }  // namespace outrider

@@ -10,11 +10,11 @@
 namespace outrider {
 namespace {
 
-// The most columns of a row whose maxima are found.
+// The most columns that RoughBound divides a row into.
 constexpr size_t kMaxColumns = 2048;
 
-// A bound that at least k values reach, and in most rows not many more. The largest values of k columns are k
-// values of the row. If heavy tokens are not all in the same columns, few others reach the least of them.
+// A bound that at least k values reach, and in most rows few more. Each column's maximum is a value of the
+// row, so k values reach the k-th largest maximum. Few others do, unless the heavy tokens share columns.
 float RoughBound(std::span<const float> values, size_t k) {
   const size_t columns = (2 * k + kWeightBlock - 1) / kWeightBlock * kWeightBlock;
   const size_t slack = k / 4;
@@ -24,7 +24,7 @@ float RoughBound(std::span<const float> values, size_t k) {
   return BoundOfLargest({maxima, columns}, k, slack).value;
 }
 
-// The weights in [low, high), low > 0, ids ascending.
+// Fills `tokens` with the weights in [low, high), low > 0, ids ascending.
 void CollectBetween(std::span<const float> weights, float low, float high,
                     std::vector<WeightedToken>& tokens) {
   TokenId ids[kWeightBlock];
@@ -57,7 +57,7 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
   if (kept.size() <= k) return;
 
   const ValueAndCount reached = BoundOfLargest(kept, k, /*slack=*/0);
-  // More than k reach it only if some are equal to it. The last of those go.
+  // More than k values reach it only if several equal it. The last of these are dropped.
   const auto is_bound = [&](float value) { return value == reached.value; };
   size_t equal = std::count_if(kept.begin(), kept.end(), is_bound);
   const size_t last_equal = equal - (reached.count - k);
@@ -87,16 +87,16 @@ std::vector<WeightedToken> LargestOf(std::span<const float> values, int n) {
 
 void KeepMass(std::span<float> weights, double mass, MassScratch& scratch) {
   constexpr int kFew = 32;
-  // The lightest weight that stays is in [low, high): the weights from `high` on are too little and those
-  // from `low` on are enough. Positive floats are ordered as their bits, so that bisection of the bits closes
-  // in on a relative scale. Weights below half of (total - mass) / n go in any case, which saves a few
-  // passes.
+  // The lightest weight that stays is in [low, high): the weights of at least `high` sum to less than `mass`,
+  // and those of at least `low` to `mass` or more. Positive floats are ordered as their bits, so bisection of
+  // the bits converges on a relative scale. Weights below half of (total - mass) / n are removed in any case,
+  // which saves a few passes.
   const double bound = 0.5 * (SumWeights(weights) - mass) / static_cast<double>(weights.size());
   uint32_t low = std::max(std::bit_cast<uint32_t>(static_cast<float>(std::max(bound, 0.0))), 1u);
   uint32_t high = std::bit_cast<uint32_t>(FindMax(weights).value) + 1;
-  MassAndCount above;                           // the weights from `high` on
+  MassAndCount above;                           // the weights of at least `high`
   int band = static_cast<int>(weights.size());  // at least the number of weights in [low, high)
-  std::span<const float> searched = weights;    // holds all of those,
+  std::span<const float> searched = weights;    // holds all weights in [low, high),
   MassAndCount set_aside;                       // and lacks these heavier ones
   bool narrowed = false;
   const auto narrow = [&] {

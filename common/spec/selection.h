@@ -20,15 +20,15 @@ inline bool Heavier(const WeightedToken& a, const WeightedToken& b) {
   return a.value != b.value ? a.value > b.value : a.id < b.id;
 }
 
-// Fills `kept` with the min(k, values.size()) first values in that order and `ids` with their tokens, ids
-// ascending. Values are not NaN; those below `least` are never kept. k >= 1. Two passes over the row, and
-// work for little more than k tokens: no sort, and few branches that depend on the values.
+// Fills `kept` with the first min(k, values.size()) values in the order of Heavier, and `ids` with their
+// tokens; ids ascend. Values are not NaN; those below `least` are never kept. k >= 1. Takes two passes over
+// the row, and work for little more than k tokens: no sort, and few branches that depend on the values.
 void SelectLargest(std::span<const float> values, size_t k, float least, std::vector<TokenId>& ids,
                    std::vector<float>& kept);
 // A `least` that leaves out only -infinity.
 inline constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
-// The min(n, values.size()) first values in that order and their tokens, without -infinity. Empty for n <= 0.
+// The first min(n, values.size()) tokens in the order of Heavier, without -infinity. Empty for n <= 0.
 std::vector<WeightedToken> LargestOf(std::span<const float> values, int n);
 
 // Memory that KeepMass reuses from row to row.
@@ -37,9 +37,9 @@ struct MassScratch {
   std::vector<WeightedToken> tokens;
 };
 
-// Sets to 0 all weights but the shortest prefix in that order whose sum is at least `mass` (all stay if there
-// is none). At least one stays. Weights are >= 0 and one is positive. A few passes over the row and no sort
-// of it.
+// Keeps the shortest prefix in the order of Heavier whose sum is at least `mass`, and sets all other weights
+// to 0. Keeps all if no prefix has that sum, and always at least one. Weights are >= 0 and one is positive.
+// Takes a few passes over the row and does not sort it.
 void KeepMass(std::span<float> weights, double mass, MassScratch& scratch);
 
 }  // namespace outrider

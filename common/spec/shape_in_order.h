@@ -1,5 +1,5 @@
-// The controls that follow the penalties and masks, their order, and what they make of a row of logits. The
-// one source for host and device.
+// The controls that follow the penalties and masks, in the order in which they turn a row of logits into
+// weights. Host and device share this source.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace outrider {
 namespace team {
 
-// The most tokens of a row: as many as the sums of row_select.h can hold.
+// The most tokens of a row: the sums of row_select.h can hold no more.
 inline constexpr int kMaxVocab = 1 << 19;
 
 // The controls, in the types that rows are computed with.
@@ -21,8 +21,8 @@ struct RowControls {
   int32_t greedy = 0;             // all mass on the largest logit
 };
 
-// A row after the controls: p(x) = weights[x] * (1 / total), or all mass on one token, and the row is still
-// logits.
+// A row after the controls: p(x) = weights[x] * (1 / total). Or a point mass: all mass is on one token, and
+// the row still holds logits.
 struct ShapedRow {
   double total;
   double entropy;      // in nats; 0 unless it was wanted
@@ -34,11 +34,11 @@ struct ShapedRow {
 
 // Turns logits into weights. Not for a greedy row.
 //
-// A Row is a row of finite logits, or of -infinity where a token is masked:
-//   size()             tokens
+// A Row holds finite logits, or -infinity where a token is masked. It has
+//   size()             the number of tokens
 //   KeepLargest(k)     removes all but the k largest logits
-//   Exponentiate(t)    logits become the weights exp((logit - largest) * t)
-//   KeepMass(p)        keeps the shortest prefix, the heaviest first, that has the share p of the sum
+//   Exponentiate(t)    turns logits into the weights exp((logit - largest) * t)
+//   KeepMass(p)        keeps the shortest prefix, heaviest first, that has at least the share p of the sum
 //   RemoveBelow(bound) removes weights below the bound
 template <class Row>
 OUTRIDER_HD void ShapeInOrder(Row& row, const team::RowControls& controls) {

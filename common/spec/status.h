@@ -24,7 +24,7 @@ using ErrorMetadata = std::initializer_list<std::pair<absl::string_view, absl::s
 absl::Status MakeError(absl::StatusCode code, absl::string_view reason, absl::string_view message,
                        ErrorMetadata metadata = {});
 
-// INVALID_ARGUMENT with the parts as its message, as absl::StrCat joins them; and with a reason.
+// INVALID_ARGUMENT whose message is absl::StrCat of the parts. InvalidFor also sets a reason.
 template <class... Parts>
 absl::Status Invalid(const Parts&... parts) {
   return absl::InvalidArgumentError(absl::StrCat(parts...));
@@ -36,14 +36,14 @@ absl::Status InvalidFor(absl::string_view reason, const Parts&... parts) {
 
 // INVALID_ARGUMENT "FIELD: PROBLEM; allowed: RANGE".
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem);
-// The same with another message.
+// The same with a message of its own.
 absl::Status FieldError(absl::string_view field, absl::string_view range, absl::string_view problem,
                         absl::string_view message);
 
-// The same error about a field of `parent`; any other status unchanged.
+// The same error about field "PARENT.FIELD" if it is a FieldError; any other status unchanged.
 absl::Status FieldErrorUnder(absl::string_view parent, const absl::Status& status);
 
-// INVALID_ARGUMENT "FIELD: VALUE is not in RANGE", whose problem is the value.
+// A FieldError whose message is "FIELD: VALUE is not in RANGE" and whose problem is the value.
 template <class T>
 absl::Status OutOfRange(absl::string_view field, const T& value, absl::string_view range) {
   const std::string problem = absl::StrCat(value);
@@ -65,7 +65,7 @@ inline constexpr char kMetadataType[] = "outrider/";
 // The problem of a FieldError. It stays in the process: on the wire it is part of the message.
 inline constexpr char kProblemType[] = "outrider-problem";
 
-// The text. If it is longer than `most` bytes: its beginning, cut after a whole UTF-8 character, and its
+// The text; if it is longer than `most` bytes, its beginning, cut after a whole UTF-8 character, and its
 // length.
 inline std::string Excerpt(absl::string_view text, size_t most) {
   if (text.size() <= most) return std::string(text);
@@ -74,7 +74,7 @@ inline std::string Excerpt(absl::string_view text, size_t most) {
   return absl::StrCat(text.substr(0, end), "... (", text.size(), " bytes)");
 }
 
-// What OUTRIDER_TRY returns and gives.
+// The error that OUTRIDER_TRY returns, and the value that it evaluates to.
 namespace try_internal {
 inline absl::Status ErrorOf(absl::Status& status) { return std::move(status); }
 inline void ValueOf(const absl::Status&) {}
@@ -90,8 +90,8 @@ T ValueOf(absl::StatusOr<T>& value) {
 
 }  // namespace outrider
 
-// The value of a Status (nothing) or StatusOr; or, if it is an error, the enclosing function returns it. A
-// statement, or all of an initialiser or of the right side of an assignment; never an argument.
+// Evaluates to a StatusOr's value, or to nothing for a Status. The enclosing function returns an error. Use
+// it as a statement, or as all of an initialiser or of the right side of an assignment; never as an argument.
 #define OUTRIDER_TRY(...)                                                               \
   __extension__({                                                                       \
     auto outrider_tried = (__VA_ARGS__);                                                \

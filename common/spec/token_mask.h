@@ -1,4 +1,4 @@
-// Which tokens may follow a text, where that depends on all of it: a grammar (common/grammar).
+// Masks the tokens that may not follow a text, if that depends on all of it: a grammar (common/grammar).
 #pragma once
 
 #include <memory>
@@ -15,12 +15,12 @@ class TokenMask {
   virtual ~TokenMask() = default;
 
   // Sets the logits of the tokens that may not follow `output`, the tokens after the prompt, to -infinity.
-  // The cost is that of the tokens by which `output` differs from the last one. Where `output` is none that
-  // may be, nothing is removed: a draft may propose what the target gives no probability, and what follows
-  // such a token is never emitted.
+  // The cost grows with the tokens by which `output` differs from that of the last call. If `output` itself
+  // is not allowed, nothing is removed: a draft may propose a token that the target gives no probability, and
+  // the tokens after it are never emitted.
   virtual void Apply(std::span<const TokenId> output, std::span<float> row) = 0;
 
-  // One that stands where this one does.
+  // Returns a mask in the same state.
   virtual std::unique_ptr<TokenMask> Copy() const = 0;
 };
 
@@ -31,7 +31,7 @@ class TokenMaskSource {
   virtual std::unique_ptr<TokenMask> NewMask() const = 0;
 };
 
-// A mask as a value; none by default.
+// A copyable TokenMask; null by default.
 class AnyTokenMask {
  public:
   AnyTokenMask() = default;

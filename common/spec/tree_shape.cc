@@ -23,7 +23,7 @@ struct Overloaded : Cases... {
 template <class... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-// How often each later child stands if the first does not (ChildStands).
+// The chance that each later child is accepted if the first is not (ChildStands).
 constexpr std::array<double, kMaxBudgetChildren - 1> kLaterStand = {0.28,  0.115, 0.068, 0.047,
                                                                     0.033, 0.026, 0.016};
 
@@ -37,19 +37,19 @@ bool ParseCount(absl::string_view text, int& count) {
   return digits && absl::SimpleAtoi(text, &count) && count >= 1;
 }
 
-// A node that is not yet in a tree, as its parent's next child.
+// A node that may join the tree: the next child of its parent.
 struct Candidate {
-  double stands = 0;  // the chance that the path to it stands
+  double stands = 0;  // the chance that its path is accepted
   int parent = 0;
   int rank = 0;
-  // The order of a heap: among equals, the one that came first.
+  // The order of the heap: likelier first, and among equals the one with the earlier parent.
   friend bool operator<(const Candidate& a, const Candidate& b) {
     return a.stands != b.stands ? a.stands < b.stands : a.parent > b.parent;
   }
 };
 using Candidates = std::priority_queue<Candidate>;
 
-// Hands out children one by one, each to the parent whose next one is the likeliest to stand.
+// Hands out children one by one, each to the parent whose next child is likeliest to be accepted.
 std::vector<int> ShareOut(int nodes, std::span<const double> stands) {
   std::vector<int> children(stands.size(), 0);
   Candidates candidates;

@@ -1,11 +1,11 @@
-// Types that every folder shares, and the one macro of the code that host and device share. Compiled for GPUs
-// too.
+// Types that every folder shares, and the macro of the code that host and device share. nvcc compiles this
+// header too.
 #pragma once
 
 #include <cstdint>
 
-// Such a function is compiled for the device by nvcc, and for the host by every other compiler. Headers with
-// such functions include nothing that nvcc cannot compile.
+// Marks a function that nvcc compiles for the device and every other compiler for the host. A header with
+// such functions includes nothing that nvcc cannot compile.
 #ifdef __CUDACC__
 #define OUTRIDER_HD __device__
 #else

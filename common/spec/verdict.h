@@ -1,4 +1,4 @@
-// The target's verdict on a proposal: the path of its nodes that stands, and one more token.
+// The target's verdict on a proposal: the path of accepted nodes, and one more token.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,12 @@ struct Verdict {
   // Natural logarithm of p at each emitted token: those of the path, then `token`.
   std::vector<double> log_probabilities;
 
-  // Canaries. Token rule with lenience 1: sums over the nodes that were judged of b = sum_x min(r, q), the
-  // chance that the node is accepted, and of its variance b (1 - b). r is p, or what rejected siblings left
-  // of it.
+  // Canaries. Token rule with lenience 1: the sums, over the judged nodes, of b = sum_x min(r, q), which is
+  // the chance that the node is accepted, and of its variance b (1 - b). r is p, or the residual that
+  // rejected siblings left of it.
   double expected_accepted = 0;
   double expected_variance = 0;
-  int judged = 0;  // nodes that the walk looked at: the path, and those that were rejected
+  int judged = 0;  // nodes that the walk tested: the path and the rejected nodes
   // Sums over the emitted tokens of -log p(token), and of the entropy of p. Their expectations agree.
   double surprisal = 0;
   double entropy = 0;

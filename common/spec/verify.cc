@@ -23,7 +23,7 @@ Residual RestOf(const WeightRow& p, const Distribution& q, double scale) {
   return rest;
 }
 
-// The Chain of JudgeChain.
+// The Chain of JudgeChain, on the host.
 class HostChain {
  public:
   HostChain(std::span<const ProposalNode> proposal, RowSource rows, double lenience)
@@ -69,7 +69,7 @@ class HostChain {
   std::vector<double> log_probabilities_;
 };
 
-// The Draft of ProposeToken.
+// The Draft of ProposeToken, on the host.
 class HostDraft {
  public:
   HostDraft(const WeightRow& row, int top_n) : row_(row), top_n_(top_n) {}
@@ -86,7 +86,7 @@ class HostDraft {
   Distribution q_;
 };
 
-// What a verdict reports of one emitted token.
+// One emitted token's part of a verdict.
 struct Emitted {
   double log_probability, entropy;
 };
@@ -96,13 +96,13 @@ Emitted Emit(const WeightRow& row, TokenId token) { return {std::log(row(token))
 // Sun et al. 2403.10444, Algorithm 2. With ratio_i = min(ratio_{i-1} p(x_i) / q(x_i), 1), the prefix of i
 // tokens passes if eta_i < h_i, where h_K = ratio_K and for i < K, over the next position's p and q,
 //   h_i = S / (S + 1 - ratio_i),  S = sum_x max(ratio_i p(x) - q(x), 0).
-// The longest prefix that passes stands; the empty one always does. Since S = ratio_i - overlap with overlap
-// = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no longer
-// prefix can pass. The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
+// The longest prefix that passes is accepted; the empty one always passes. Since S = ratio_i - overlap with
+// overlap = sum_x min(ratio_i p(x), q(x)), h_i = (ratio_i - overlap) / (1 - overlap). Once a ratio is 0 no
+// longer prefix can pass. The correction after i < K tokens comes from norm(max(ratio_i p - q, 0)).
 absl::StatusOr<Verdict> VerifyBlockRule(std::span<const ProposalNode> proposal, RowSource rows, uint64_t n,
                                         Noise& noise) {
-  std::vector<Emitted> emitted;  // by x_1, x_2, ..., of the prefix that stands and maybe of more
-  size_t length = 0;             // of that prefix, with its ratio and the row after it
+  std::vector<Emitted> emitted;  // for x_1, x_2, ..., of the accepted prefix and maybe beyond
+  size_t length = 0;             // of the accepted prefix; prefix_ratio and row belong to it
   double prefix_ratio = 1;
   WeightRow row;
   double ratio = 1;

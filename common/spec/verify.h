@@ -1,9 +1,9 @@
-// Decides which drafted tokens stand and which token follows them, so that the text has the target's
+// Decides which drafted tokens are accepted and which token follows them, so that the text has the target's
 // distribution: the heart of speculative decoding (Leviathan et al., arXiv 2211.17192; Chen et al., arXiv
 // 2302.01318).
 //
 // Pure functions of the rows, the proposal and the noise. Any thread. n, the round start, is the number of
-// tokens of the sequence before the proposal. A node stands at position n + its depth. Row 0 is the target's
+// tokens of the sequence before the proposal. The position of a node is n + its depth. Row 0 is the target's
 // distribution after the committed tokens, and row i + 1 the one after node i.
 #pragma once
 
@@ -35,8 +35,8 @@ enum class SiblingOrder {
   // the same q for independent draws, and q without the tokens already drawn for draws without replacement.
   kGiven,
   // In a random order, which is SpecInfer's multi-step speculative sampling (Miao et al., arXiv 2305.09781,
-  // Algorithm 2). Exact for independent draws whose number was fixed before the first, also from different q.
-  // Not exact for draws without replacement. Token rule only.
+  // Algorithm 2). Exact for independent draws, even from different q, if their number was fixed before the
+  // first. Not exact for draws without replacement. Token rule only.
   kRandom,
 };
 
@@ -81,18 +81,18 @@ class PhiloxNoise final : public Noise {
   RoundNoise numbers_;
 };
 
-// Returns row i. Rows are asked for in ascending order, each at most once and only when reached, and stay
-// valid until Verify returns (the block rule comes back to the row of the prefix that stands). An error ends
-// the verification.
+// Returns row i. Verify asks for rows in ascending order, each at most once and only when it reaches them. A
+// row stays valid until Verify returns (the block rule goes back to the row after the accepted prefix). An
+// error ends the verification.
 using RowSource = absl::FunctionRef<absl::StatusOr<WeightRow>(int i)>;
 
 // The verdict over a chain of `proposed` nodes.
 Verdict VerdictOf(const ChainVerdict& chain, int proposed, std::vector<double> log_probabilities);
 
-// Judges a proposal; an empty one is plain decoding. The walk goes from the root to a node with no child that
-// stands. Under the coupled rule a child stands if its token is the target's own winner, and at temperature 0
-// if it is the argmax. Errors: those of `rows`; InvalidArgument when a node lacks a distribution that the
-// rule needs; for a tree also when a parent is not an earlier node, and for the block rule or lenience.
+// Judges a proposal; an empty one is plain decoding. The walk goes from the root to a node with no accepted
+// child. Under the coupled rule a child is accepted if its token is the target's own winner, and at
+// temperature 0 if it is the argmax. Errors: those of `rows`; InvalidArgument if a node lacks a q that the
+// rule needs; for a tree also if a parent is not an earlier node, and for the block rule or lenience.
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
                                RowSource rows, uint64_t round_start, Noise& noise);
 absl::StatusOr<Verdict> Verify(const VerifyOptions& options, std::span<const ProposalNode> proposal,
@@ -110,16 +110,16 @@ ProposalNode Propose(Rule rule, const WeightRow& row, int top_n, uint64_t positi
 TokenId DraftSample(const Distribution& q, uint64_t position, Noise& noise);
 TokenId DraftSample(const Distribution& q, const RandomKey& key, uint64_t position, uint64_t round_start);
 
-// The coupled rule's choice: argmax over x of log w[x] + g(x), g Gumbel noise that is a function of the key,
-// the position and the token only, computed as the winner of the exponential race argmin over x of E(x) /
-// w[x] with E = -log(1 - U). U for token x is word x % 4 of Philox at counter (position, kGumbel, x / 4, 0).
-// Distributed as w / sum(w), and the same for two rows as often as they agree. Ties to the lowest id; point
-// masses win.
+// The coupled rule's choice: argmax over x of log w[x] + g(x), where g is Gumbel noise that is a function of
+// the key, the position and the token only. It is computed as the winner of the exponential race argmin over
+// x of E(x) / w[x] with E = -log(1 - U). U for token x is word x % 4 of Philox at counter (position, kGumbel,
+// x / 4, 0). The winner is distributed as w / sum(w), and similar rows mostly have the same winner. Ties go
+// to the lowest id; a point mass wins.
 TokenId Race(const WeightRow& row, const RandomKey& key, uint64_t position);
 
-// Returns what a draft would have proposed at `position` in place of `proposed`, best first: the first
-// `count` tokens in the order of the race under the coupled rule, otherwise by weight, ties to the lowest id.
-// For a point mass the order is that of the logits. Fewer if the row has no more.
+// Returns the tokens that a draft would have proposed at `position` instead of `proposed`, best first: the
+// first `count` tokens in the order of the race under the coupled rule, otherwise by weight, ties to the
+// lowest id. For a point mass the order is that of the logits. Fewer if the row has no more.
 std::vector<TokenId> Alternatives(Rule rule, const WeightRow& row, const RandomKey& key, uint64_t position,
                                   TokenId proposed, int count);
 

@@ -30,7 +30,7 @@ absl::Status Check(const VerifyOptions& options, std::span<const ProposalNode> t
   return absl::OkStatus();
 }
 
-// Fisher and Yates. Asks for a number only where there is a choice.
+// The Fisher-Yates shuffle. Asks for a number only where there is a choice.
 void Shuffle(uint64_t position, Noise& noise, Children& children) {
   for (size_t i = 0; i + 1 < children.size(); ++i) {
     const size_t left = children.size() - i;
@@ -41,15 +41,15 @@ void Shuffle(uint64_t position, Noise& noise, Children& children) {
   }
 }
 
-// One step of the walk, at a node with known row and children: which token follows, and whether a child has
-// it.
+// One step of the walk, at a node whose row and children are known: decides which token follows, and which
+// child has it, if any.
 class Step {
  public:
   Step(std::span<const ProposalNode> tree, const WeightRow& row, uint64_t position, Noise& noise,
        Verdict& verdict)
       : tree_(tree), row_(row), position_(position), noise_(noise), verdict_(verdict) {}
 
-  // Returns the child that stands, or -1. Either way sets `token` to the emitted token.
+  // Returns the child that is accepted, or -1. Either way sets `token` to the emitted token.
   int Race(const Children& children, TokenId& token) {
     token = RaceForToken(row_, row_.point_mass, position_, noise_);
     for (int child : children) {
@@ -93,7 +93,7 @@ class Step {
   const uint64_t position_;
   Noise& noise_;
   Verdict& verdict_;
-  std::optional<Residual> rest_;  // set once a child is rejected; until then it is the row
+  std::optional<Residual> rest_;  // set once a child is rejected; until then the residual is row_
 };
 
 }  // namespace

@@ -37,7 +37,7 @@ using Doubles4 = double __attribute__((vector_size(4 * sizeof(double))));
 using Floats = float __attribute__((vector_size(kLanes * sizeof(float))));
 using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
-// Adds pairwise the sixteen partial sums a, b, c, d, after adding the elements from `done` on.
+// Adds weights[done..n) to the sixteen partial sums in a, b, c and d, then adds the partial sums pairwise.
 template <class T>
 inline __attribute__((always_inline)) double AddLanes(const Doubles4& a, const Doubles4& b, const Doubles4& c,
                                                       const Doubles4& d, const T* weights, size_t done,
@@ -53,7 +53,7 @@ inline __attribute__((always_inline)) double AddLanes(const Doubles4& a, const D
   return (lanes[0] + lanes[2]) + (lanes[1] + lanes[3]);
 }
 
-// The sum of weights of type T, four of which are a Four.
+// Returns the sum of n weights of type T. A Four is a vector of four of them.
 template <class Four, class T>
 inline __attribute__((always_inline)) double SumOf(const T* weights, size_t n) {
   Doubles4 a = {}, b = {}, c = {}, d = {};
@@ -105,7 +105,7 @@ OUTRIDER_VECTOR_CLONES bool AnyEqual(const float* values, size_t n, float wanted
   return found != 0;
 }
 
-// Bit i tells whether values[i] >= bound, i < kLanes.
+// Returns a mask whose bit i is set if values[i] >= bound, for i < kLanes.
 inline __attribute__((always_inline)) uint32_t WhichReach(const float* values, const Floats4& bound) {
   constexpr Ints4 kBits[] = {
       {1, 2, 4, 8}, {16, 32, 64, 128}, {256, 512, 1024, 2048}, {4096, 8192, 16384, 32768}};
@@ -142,14 +142,14 @@ OUTRIDER_VECTOR_CLONES void RaiseMaxima(const float* values, size_t n, float* ma
   for (size_t i = 0; i < n; ++i) maxima[i] = values[i] > maxima[i] ? values[i] : maxima[i];
 }
 
-// Integers in the order of the floats that they stand for. The mapping is its own inverse.
+// Maps the bits of floats to integers that have the order of the floats. The mapping is its own inverse.
 inline int32_t OrderOfBits(int32_t bits) { return bits ^ ((bits >> 31) & 0x7fffffff); }
 inline int64_t OrderOf(float value) { return OrderOfBits(std::bit_cast<int32_t>(value)); }
 inline float InOrder(int64_t order) { return std::bit_cast<float>(OrderOfBits(static_cast<int32_t>(order))); }
 
 // See BoundOfLargest.
 OUTRIDER_VECTOR_CLONES ValueAndCount Bisect(const float* values, size_t n, size_t k, size_t slack) {
-  // From `low` on there are `count` >= k values, from `high` on fewer than k.
+  // `count` >= k values are at least `low`, and fewer than k are at least `high`.
   int64_t low = OrderOf(-std::numeric_limits<float>::infinity());
   int64_t high = OrderOf(std::numeric_limits<float>::infinity());
   size_t count = n;
@@ -180,7 +180,7 @@ OUTRIDER_VECTOR_CLONES void ZeroBelow(float* weights, size_t n, float bound) {
   for (size_t i = 0; i < n; ++i) weights[i] = weights[i] < bound ? 0.0f : weights[i];
 }
 
-// Adds the sum of the weights that are at least `bound`, and their number.
+// Adds the sum of the weights that are at least `bound` to *mass, and their number to *count.
 OUTRIDER_VECTOR_CLONES void SumAtLeast(const float* weights, size_t n, float bound, double* mass,
                                        int* count) {
   Doubles4 sums[4] = {};

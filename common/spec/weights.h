@@ -55,7 +55,7 @@ struct ValueAndCount {
 ValueAndCount BoundOfLargest(std::span<const float> values, size_t k, size_t slack);
 
 // maxima[c] <- the largest of values[c], values[c + maxima.size()], values[c + 2 * maxima.size()], ...;
-// -infinity where there is none.
+// -infinity if there are no such values.
 void FindColumnMaxima(std::span<const float> values, std::span<float> maxima);
 
 // values[x] <- exp((values[x] - max) * inverse_temperature) for values <= max (-infinity allowed, gives 0). A

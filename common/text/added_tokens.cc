@@ -44,7 +44,7 @@ size_t StripRight(std::string_view text, size_t end) {
 
 bool Matches(const Regex& regex, std::string_view text) {
   bool matches = false;
-  // The pattern is ours and the text one character: no limit is met.
+  // The pattern is not from a file and the text is one character, so no limit is reached.
   regex.ForEachMatch(text, [&](size_t, size_t) { matches = true; }).IgnoreError();
   return matches;
 }

@@ -36,9 +36,9 @@ class AddedTokens {
     size_t begin, end;
   };
   // Splits `text` (valid UTF-8) at added tokens as Hugging Face does: the leftmost match wins, then the
-  // longest. Tokens that are not `normalized` are matched first; what is between them is normalized, and the
-  // others are matched in that. Calls `found` for each added token and `between` for each non-empty stretch
-  // between them, in order. Text that overlaps `plain`, ranges in order, is not a special token.
+  // longest. Tokens that are not `normalized` are matched first. The text between them is normalized, and the
+  // other tokens are matched in it. Calls `found` for each added token and `between` for each non-empty
+  // stretch between them, in order. Text that overlaps `plain`, ranges in order, is not a special token.
   void Split(std::string_view text, std::span<const Range> plain,
              absl::FunctionRef<void(const Stretch&)> between, absl::FunctionRef<void(TokenId)> found) const;
 
@@ -65,7 +65,7 @@ class AddedTokens {
 
   AddedTokens(std::vector<AddedToken> tokens, Normalizer normalizer, Regex word_character);
 
-  // `is_plain` is asked about ranges of `text`.
+  // `is_plain` tells whether a range of `text` is plain.
   void SplitBy(const Trie& trie, std::string_view text, absl::FunctionRef<bool(Range)> is_plain,
                absl::FunctionRef<void(std::string_view)> between,
                absl::FunctionRef<void(TokenId)> found) const;

@@ -1,7 +1,7 @@
 // Byte-pair encoding of one word: repeatedly merges the pair of lowest rank (Sennrich et al., arXiv
-// 1508.07909, over bytes as in GPT-2). And how a vocabulary spells bytes: in the byte-level alphabet of
-// GPT-2, one printable character for each byte, so that tokens can be written in a JSON file
-// (bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py), or as SentencePiece does.
+// 1508.07909, over bytes as in GPT-2). Also the spelling of bytes in a vocabulary: as in SentencePiece, or in
+// GPT-2's byte-level alphabet of one printable character for each byte, so that tokens can be written in a
+// JSON file (bytes_to_unicode in https://github.com/openai/gpt-2/blob/master/src/encoder.py).
 #pragma once
 
 #include <array>
@@ -80,8 +80,8 @@ class BpeModel {
   // INVALID_ARGUMENT for a merge whose parts or result are not in the vocabulary.
   static absl::StatusOr<std::unique_ptr<const BpeModel>> Create(const TokenizerSpec& spec);
 
-  // Appends the ids of `word` to `out`. O(n log n). A byte or character without a token becomes what the file
-  // says, or is dropped, as in HF.
+  // Appends the ids of `word` to `out`. O(n log n). A byte or character without a token becomes byte tokens
+  // or the unknown token, as the file says, or is dropped, as in HF.
   void Encode(std::string_view word, std::vector<TokenId>* out) const;
 
  private:

@@ -20,7 +20,7 @@ constexpr std::string_view kTekken =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
     R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-// DeepSeek's files have the line ends themselves, and letters of alphabets with two cases one by one.
+// DeepSeek's files contain literal line ends, and list the letters of alphabets with two cases.
 constexpr std::string_view kLineEnd = "[\r\n]";
 constexpr std::string_view kCasedLetters =
     R"(\s?[)"
@@ -36,7 +36,7 @@ constexpr std::string_view kEastAsian = "[一-龥ࠀ-一가-퟿]+";
 
 const std::vector<GgufSplit>& Splits() {
   static const auto* const splits = new std::vector<GgufSplit>{
-      // What llama.cpp takes for a file that does not say.
+      // llama.cpp's default for a file without a name.
       {.names = {"", "default"},
        .patterns = {R"([\p{P}\$\+<=>\^~\|]+)", kGpt2Pattern, R"(\p{N}+)", "[0-9][0-9][0-9]"}},
       {.names = {"gpt-2", "phi-2"}, .patterns = {kGpt2Pattern}},

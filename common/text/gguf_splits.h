@@ -1,4 +1,4 @@
-// How byte-level vocabularies split text into words, by the names that llama.cpp gave to the ways
+// The ways in which byte-level vocabularies split text into words, by llama.cpp's names for them
 // (tokenizer.ggml.pre of GGUF files).
 #pragma once
 
@@ -7,13 +7,13 @@
 
 namespace outrider {
 
-// As the model's tokenizer.json has it.
+// The split that the model's tokenizer.json defines.
 struct GgufSplit {
   std::vector<std::string_view> names;
   std::vector<std::string_view> patterns;  // for SplitStep, one after the other
   bool composes = false;                   // normalization form C
   bool ignores_merges = false;             // TokenizerSpec::ignore_merges
-  bool adds_bos = false;                   // unless the file says otherwise
+  bool adds_bos = false;                   // whether a text begins with BOS, unless the file says otherwise
 };
 
 // Null if the name is not known.

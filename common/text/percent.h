@@ -1,4 +1,4 @@
-// Escapes of URLs, which other formats have too.
+// Percent-encoding, which URLs and other formats use.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// The bytes that `text` stands for, with %2F for a slash. What is no escape stands for itself.
+// Decodes escapes such as %2F for a slash. All other text stands for itself.
 inline std::string PercentDecoded(absl::string_view text) {
   std::string decoded;
   for (size_t i = 0; i < text.size(); ++i) {

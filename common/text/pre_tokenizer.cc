@@ -47,7 +47,7 @@ void Decompose(int32_t character, std::vector<int32_t>* out) {
   }
 }
 
-// Sorts each run of combining characters by class. utf8proc_map does so by swapping neighbours, in time
+// Sorts each run of combining characters by class. utf8proc_map sorts by swapping neighbours, in time
 // quadratic in the length of a run, and a hostile text is one run.
 void Reorder(std::vector<int32_t>* characters) {
   const auto class_of = [](int32_t character) { return utf8proc_get_property(character)->combining_class; };
@@ -108,7 +108,7 @@ absl::Status PreTokenizer::Split(std::string_view text, bool at_start,
                                  absl::FunctionRef<void(std::string_view)> word) const {
   std::vector<std::string_view> pieces;
   if (!text.empty()) pieces.push_back(text);
-  std::deque<std::string> owned;  // Pieces that a space was added to; a deque does not move them.
+  std::deque<std::string> owned;  // Pieces with an added space. A deque does not move its elements.
   for (const Step& step : steps_) {
     std::vector<std::string_view> next;
     next.reserve(pieces.size());

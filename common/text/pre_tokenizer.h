@@ -21,8 +21,8 @@ class PreTokenizer {
   static absl::StatusOr<std::unique_ptr<const PreTokenizer>> Create(const std::vector<SplitStep>& steps);
 
   // Calls `word` for each word of `text` (valid UTF-8), in order. No word is empty. The argument is valid
-  // during the call only. `at_start` says whether this begins the whole text. RESOURCE_EXHAUSTED, before any
-  // call, as for Regex.
+  // during the call only. `at_start` tells whether `text` begins the whole text. RESOURCE_EXHAUSTED, before
+  // any call, for the same patterns as Regex::ForEachMatch.
   absl::Status Split(std::string_view text, bool at_start,
                      absl::FunctionRef<void(std::string_view)> word) const;
 

@@ -39,13 +39,13 @@ std::string ErrorMessage(int code) {
   return reinterpret_cast<const char*>(message.data());
 }
 
-// PCRE2 counts the steps of a match from each place where it tries one, so that its limit alone would allow
-// this many for every character of a text.
+// The steps that a match may usually take. PCRE2 counts the steps anew at each place where it tries a match,
+// so its limit alone would allow this many for every character of a text.
 constexpr uint32_t kUsualSteps = 256;
 // The memory for backtracking that the interpreter may take for a match at one place.
 constexpr uint32_t kHeapKibibytes = 512 << 10;
 
-// Finds matches in one text, with a limit on the steps over all of it.
+// Finds matches in one text, with a limit on the steps of all of them together.
 class Search {
  public:
   Search(const pcre2_code* pcre, std::string_view text)
@@ -61,8 +61,8 @@ class Search {
   int From(size_t position) {
     int result = Try(position, 0, kUsualSteps);
     if (result != PCRE2_ERROR_MATCHLIMIT) return result;
-    // Somewhere from here on a match takes more steps, as a long word does. They count against those of the
-    // text.
+    // A match at some place from here on takes more steps, as one of a long word does. These steps count
+    // against the limit for the text.
     for (; position <= text_.size(); position = CharacterAfter(text_, position)) {
       result = TryHere(position);
       if (result != PCRE2_ERROR_NOMATCH) return result;
@@ -166,7 +166,7 @@ class Translator {
     for (const std::string_view group : {"(?:", "(?=", "(?!", "(?>", "(?<=", "(?<!", "(?i:", "(?-i:"}) {
       if (rest_.starts_with(group)) return Copy(group.size());
     }
-    // Elsewhere the two disagree on which alternatives the option covers.
+    // Elsewhere PCRE2 and Oniguruma disagree on which alternatives the option covers.
     if (rest_.starts_with("(?i)") && out_.empty()) return Copy(4);
     return Unsupported(rest_.substr(0, 4));
   }

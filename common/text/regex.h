@@ -1,5 +1,5 @@
-// A compiled PCRE2 pattern over UTF-8, run by PCRE2's JIT where it is available, and the patterns of a
-// tokenizer file in PCRE2's syntax.
+// A compiled PCRE2 pattern over UTF-8, run by PCRE2's JIT if it is available. Also translates the patterns of
+// a tokenizer file to PCRE2's syntax.
 #pragma once
 
 #include <cstddef>
@@ -39,9 +39,9 @@ class Regex {
 // Oniguruma. The two disagree on the characters of \s, \d and \p{..}: PCRE2 counts U+180E as a space, and may
 // know an older Unicode than Oniguruma's 16.0. Such sets are therefore spelled out.
 //
-// INVALID_ARGUMENT, naming the construct, for what the two read differently and no known tokenizer uses: \w,
-// \b and other letters after a backslash, nested classes, properties other than general categories, options
-// other than a group's (?i: ).
+// INVALID_ARGUMENT, naming the construct, for constructs that the two read differently and no known tokenizer
+// uses: \w, \b and other letters after a backslash, nested classes, properties other than general categories,
+// options other than a group's (?i: ).
 absl::StatusOr<std::string> PcreFromOniguruma(std::string_view pattern);
 
 // A PCRE2 pattern for one character of \w in Rust's `regex` crate: Alphabetic, Mark, Decimal_Number,

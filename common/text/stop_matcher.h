@@ -22,7 +22,7 @@ struct StopMatch {
   size_t text_size;  // bytes of text before the stop string, which is all that is emitted
 };
 
-// The match that completes first wins; of several that end at the same byte, the longest. The result
+// The match that completes first wins; if several end at the same byte, the longest of them. The result
 // therefore depends only on the text and not on how it was cut into pieces. It equals vLLM's when text
 // arrives one character at a time. Neither the stop string nor anything after it is emitted.
 //
@@ -44,7 +44,7 @@ class StopMatcher {
 
   // Adds the next piece and returns what can be emitted: all text so far without its longest suffix that is a
   // proper prefix of a stop string. Emits whole characters if it is given whole characters. Empty after a
-  // match. Unless `counts`, stop strings that end in this piece are text like any other.
+  // match. If `counts` is false, stop strings that end in this piece are text like any other.
   std::string Append(std::string_view piece, bool counts = true);
 
   // Ends the text and returns what was held back. Empty after a match.

@@ -1,5 +1,5 @@
-// Files as strings, and std::string_view beside Debian's Abseil, whose absl::string_view is a type of its
-// own.
+// Reads files into strings, and lets std::string_view work with Debian's Abseil, whose absl::string_view is a
+// type of its own.
 #pragma once
 
 #include <cstddef>

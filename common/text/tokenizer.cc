@@ -30,8 +30,8 @@ absl::StatusOr<T> WithName(std::string_view name, absl::StatusOr<T> value) {
   return absl::Status(value.status().code(), Concat(name, ": ", value.status().message()));
 }
 
-// The bytes that the decoder emits for a token: in the byte-level alphabet, the token as written if one of
-// its characters is not in it.
+// The bytes that the decoder emits for a token. With the byte-level alphabet, a token with a character that
+// is not in the alphabet is emitted as it is written.
 std::string DecodedBytes(const std::string& token, const Spelling& spelling) {
   if (spelling.byte_level) return ByteLevelToBytes(token).value_or(token);
   if (const std::optional<uint8_t> byte = ByteOfToken(token)) return std::string(1, static_cast<char>(*byte));
@@ -81,9 +81,9 @@ bool AddsSpace(const TokenizerSpec& spec) {
   return std::ranges::any_of(spec.normalizer, prepends) || std::ranges::any_of(spec.steps, begins);
 }
 
-// Tokenizer::Fingerprint.
+// See Tokenizer::Fingerprint.
 uint64_t FingerprintOf(const TokenizerSpec& spec) {
-  // A token may be in the vocabulary, added, or both: then the latter counts.
+  // A token may be in the vocabulary, added, or both. If it is both, the added token counts.
   std::vector<std::tuple<TokenId, std::string_view, uint64_t>> tokens;
   tokens.reserve(spec.vocab.size() + spec.added.size());
   for (const auto& [token, id] : spec.vocab) tokens.emplace_back(id, token, 0);
@@ -99,13 +99,13 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
   hash.Add(tokens.size());
   for (const auto& [id, token, flags] : tokens) hash.Add(id, token, flags);
   std::vector<std::pair<std::string, std::string>> merges = spec.merges;
-  // SentencePiece orders them by scores, and converters those of equal scores each in its own way.
+  // SentencePiece orders merges by score, and each converter orders those of equal scores in its own way.
   if (!spec.spelling.byte_level) std::ranges::sort(merges);
   hash.Add(merges.size());
   for (const auto& [left, right] : merges) hash.Add(left, right);
   hash.Add(Flags({spec.ignore_merges, spec.spelling.byte_level, spec.byte_fallback, AddsSpace(spec)}));
   if (!spec.byte_fallback) hash.Add(Flags({spec.fuse_unknown}), spec.unknown_token.value_or(""));
-  // SentencePiece's steps come in several forms, which all replace spaces: AddsSpace says the rest.
+  // SentencePiece's steps come in several forms, which all replace spaces. Only AddsSpace counts for them.
   const std::string& space = spec.spelling.space;
   for (const NormalizeStep& step : spec.normalizer) {
     if (!space.empty() && step.content == space) continue;
@@ -119,7 +119,7 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
   return hash.value();
 }
 
-// Whether a token may stand for any number of bytes. `has_bytes` says whether each byte has a token.
+// Whether a token may stand for any number of bytes of text. `has_bytes` tells whether each byte has a token.
 bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
   const auto shortens = [&](const NormalizeStep& step) {
     const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
@@ -132,8 +132,8 @@ bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
          (!spec.spelling.byte_level && !(spec.byte_fallback && has_bytes));
 }
 
-// The most bytes of text that become one token. The token as spelled counts too, since a text may spell
-// spaces so. Composing replaces at most three bytes by one (nine of a Hangul syllable's parts become three).
+// The most bytes of text that become one token. The token as spelled counts too, since a text may contain the
+// symbol for a space. Composing leaves at least a third of the bytes (three of nine in a Hangul syllable).
 size_t LongestOf(const TokenizerSpec& spec, const std::vector<std::string>& decoded) {
   size_t longest = 0;
   for (const std::string& bytes : decoded) longest = std::max(longest, bytes.size());
@@ -183,7 +183,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, s
   for (const auto& [token, id] : spec.vocab) tokenizer->AddToken(token, id, /*special=*/false);
   for (const AddedToken& token : spec.added) {
     tokenizer->AddToken(token.content, token.id, token.special);
-    // Such a token is decoded as the text that it is searched for.
+    // A normalized token is decoded as its normalized text, which is the text that matches it.
     if (token.normalized && !normalizer.does_nothing()) {
       tokenizer->bytes_[token.id] = DecodedBytes(normalizer.Normalize(token.content), spec.spelling);
     }

@@ -1,5 +1,5 @@
-// A Hugging Face `tokenizer.json` with BPE, over bytes or as in SentencePiece, or the same in a GGUF file:
-// encodes and decodes exactly as the `tokenizers` library does.
+// A BPE tokenizer, over bytes or as in SentencePiece, from a Hugging Face `tokenizer.json` or a GGUF file.
+// Encodes and decodes exactly as the `tokenizers` library does.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,22 @@ class PreTokenizer;
 
 // Supports: model BPE (both forms of merges, ignore_merges, byte_fallback, fuse_unk); normalizers NFC,
 // Prepend, Replace (String) and Sequence; pre-tokenizers ByteLevel, Split (Regex or String; Isolated, Removed
-// or MergedWithPrevious), Digits, Metaspace without split, and Sequence, ending in ByteLevel if the decoder
-// is that; added tokens with lstrip, rstrip, single_word and normalized; post-processors TemplateProcessing,
-// ByteLevel and Sequence; decoders ByteLevel, and Replace, ByteFallback, Fuse with or without Strip. Anything
-// else is refused by name. The file's `truncation` and `padding` are ignored: the coordinator refuses
-// requests that are too long and never truncates them.
+// or MergedWithPrevious), Digits, Metaspace without split, and Sequence, which ends in ByteLevel if the
+// decoder is ByteLevel; added tokens with lstrip, rstrip, single_word and normalized; post-processors
+// TemplateProcessing, ByteLevel and Sequence; decoders ByteLevel, and Replace, ByteFallback, Fuse with or
+// without Strip. Anything else is refused by name. The file's `truncation` and `padding` are ignored: the
+// coordinator refuses requests that are too long and never truncates them.
 //
 // Const members are thread-safe. The only mutable state is a bounded cache of encoded words, in shards with a
 // mutex each.
 class Tokenizer {
  public:
-  // Of a tokenizer.json, with the added tokens of the files beside it (AddTokensBeside), or of a path that
-  // ends in .gguf (ReadGgufTokenizer). NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it is
-  // damaged or needs something unsupported. Messages are one line and begin with the path.
+  // Loads a tokenizer.json, with the added tokens of the files beside it (AddTokensBeside), or a GGUF file if
+  // the path ends in .gguf (ReadGgufTokenizer). NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it
+  // is damaged or needs something unsupported. Messages are one line and begin with the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
-  // The same for the content of such a file; `name` replaces the path in messages. With the tokens of the
+  // Parses the content of a tokenizer.json; `name` replaces the path in messages. Adds the tokens of the
   // files in `folder`, unless that is empty.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Parse(std::string_view json, std::string_view name,
                                                           const std::string& folder = "");
@@ -48,11 +48,11 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // The ids of `text`. Special tokens in the text are recognised, as in HF. `add_special_tokens` adds the
-  // post-processor's tokens (for Llama 3 the BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does,
-  // which is what HF gets to see. O(n log n) in the bytes of the longest word. RESOURCE_EXHAUSTED if a
-  // pattern of the file takes too long to split this text: only a damaged or hostile file has one. No special
-  // token is recognised in `plain`, ordered ranges of bytes of a well-formed text.
+  // The ids of `text`. Special tokens in the text are recognised, as in HF, except in `plain`, ordered byte
+  // ranges of a well-formed text. `add_special_tokens` adds the post-processor's tokens (for Llama 3 the
+  // BOS). Ill-formed UTF-8 is first replaced as LossyUtf8 does, as it is in the text that HF gets. O(n log n)
+  // in the bytes of the longest word. RESOURCE_EXHAUSTED if a pattern of the file takes too long to split
+  // this text: only a damaged or hostile file has such a pattern.
   absl::StatusOr<std::vector<TokenId>> Encode(std::string_view text, bool add_special_tokens,
                                               std::span<const AddedTokens::Range> plain = {}) const;
 
@@ -73,8 +73,8 @@ class Tokenizer {
   // The highest id plus 1. Some ids in [0, vocab_size()) may have no token.
   int vocab_size() const { return static_cast<int>(bytes_.size()); }
 
-  // The most bytes of text that one token stands for. nullopt if some text is left out, so that any length
-  // fits.
+  // The most bytes of text that one token stands for. nullopt if the tokenizer leaves out some text, so that
+  // there is no limit.
   std::optional<size_t> max_token_bytes() const { return max_token_bytes_; }
 
   // The id of a token as the file spells it (byte-level alphabet, so " the" is "Ġthe"), added tokens
@@ -90,9 +90,9 @@ class Tokenizer {
 
   // A hash of what gives ids their meaning: tokens and ids, merges, added tokens and how text is split, all
   // from the file itself, not from those beside it. Equal for files that differ only in formatting, order of
-  // keys, form of merges, or explicit defaults, and for the GGUF file of the same model: so neither which
-  // tokens are special counts, nor whether they are found in normalized text, nor which stretches of a text
-  // get SentencePiece's leading space. Not cryptographic.
+  // keys, form of merges, or explicit defaults, and for the GGUF file of the same model. It therefore ignores
+  // which tokens are special, whether they are found in normalized text, and which stretches of a text get
+  // SentencePiece's leading space. Not cryptographic.
   uint64_t Fingerprint() const { return fingerprint_; }
 
  private:
@@ -115,15 +115,15 @@ class Tokenizer {
   std::optional<size_t> max_token_bytes_;
 };
 
-// A hash of what draft and target must agree on, which gives token ids their meaning: the tokenizer
+// A hash of what draft and target must agree on because it gives token ids their meaning: the tokenizer
 // (Tokenizer::Fingerprint), the number of logits in a row, and the ids that end a text.
 uint64_t ModelFingerprint(uint64_t tokenizer, int vocab_size, std::span<const TokenId> eos_ids);
 
 // Decodes a stream of tokens into text without splitting a character.
 //
-// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens, with the leading space
-// that Decode may strip: a stream continues a text. Every output is valid UTF-8. One per stream; not
-// thread-safe. The tokenizer must outlive it.
+// The concatenated outputs of Append and Flush equal Tokenizer::Decode of all tokens, except that they keep
+// the leading space that Decode may strip: a stream continues a text. Every output is valid UTF-8. One per
+// stream; not thread-safe. The tokenizer must outlive it.
 class StreamingDetokenizer {
  public:
   StreamingDetokenizer(const Tokenizer* tokenizer, bool skip_special_tokens)

@@ -23,19 +23,19 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr char kSpace[] = "\u2581";
-// Beyond any vocabulary of SentencePiece. All ways to cut a token in two are tried, of which Gemma 3 has half
-// a million that are merges.
+// Limits beyond any vocabulary of SentencePiece. MakeMerges tries all ways to cut a token in two. Half a
+// million of those of Gemma 3 are merges.
 constexpr size_t kMaxPieceBytes = 256, kMaxMerges = 1 << 22;
 
-// The values of tokenizer.ggml.token_type. Others, of tokens that are not used, are as good as normal.
+// The values of tokenizer.ggml.token_type. The other values, of unused tokens, are treated as normal.
 constexpr int kNormal = 1, kUnknown = 2, kControl = 3, kUserDefined = 4, kByte = 6;
 
-// Text from the file, on one line.
+// Text from the file, shortened and escaped, for messages.
 std::string Quoted(const std::string& text) {
   return absl::StrCat("\"", absl::CHexEscape(Excerpt(text, 64)), "\"");
 }
 
-// Converters fill a vocabulary up to the size of the weights. Such a token is in no tokenizer.json.
+// Converters pad a vocabulary to the size of the weights. The padding is in no tokenizer.json.
 bool IsPadding(const std::string& token, TokenId id, int type) {
   return type != kNormal && token == absl::StrCat("[PAD", id, "]");
 }
@@ -76,7 +76,7 @@ class Reader {
     return value.get<bool>();
   }
 
-  // Where `otherwise` is no id, the file has to say.
+  // If `otherwise` is no id, the file must have the key.
   absl::StatusOr<TokenId> Id(const char* name, TokenId otherwise) const {
     const Json value = file_.metadata().value(Key(name), Json(otherwise));
     const auto id = value.is_number_integer() ? value.get<int64_t>() : -1;
@@ -84,7 +84,7 @@ class Reader {
     return static_cast<TokenId>(id);
   }
 
-  // The elements of an array, each of which passes the check.
+  // The elements of an array. Each must pass the check `is`.
   template <class T>
   absl::StatusOr<std::vector<T>> Array(const char* name, bool (Json::*is)() const noexcept) const {
     const Json value = file_.Value(Key(name));
@@ -99,7 +99,7 @@ class Reader {
     return elements;
   }
 
-  // The same of an array with an element for each token.
+  // The same for an array with one element per token.
   template <class T>
   absl::StatusOr<std::vector<T>> ArrayOfTokens(const char* name, size_t tokens,
                                                bool (Json::*is)() const noexcept) const {
@@ -117,7 +117,7 @@ class Reader {
       const int type = TypeOf(id);
       if (token.empty() || IsPadding(token, id, type)) continue;
       if (!IsValidUtf8(token)) return Wrong("tokens", "token ", id, " is not UTF-8: ", Quoted(token));
-      // Converters write the spaces out.
+      // Converters write plain spaces in these tokens.
       if (!spec_.spelling.byte_level && type == kUserDefined) absl::StrReplaceAll({{" ", kSpace}}, &token);
       if (const auto [other, is_new] = ids_.try_emplace(token, id); !is_new) {
         return Wrong("tokens", "tokens ", other->second, " and ", id, " are both ", Quoted(token));
@@ -128,7 +128,7 @@ class Reader {
       }
       if (!special) spec_.vocab.emplace_back(std::move(token), id);
     }
-    // No words of a text become these.
+    // No word of a text becomes a special token.
     for (const AddedToken& token : spec_.added) {
       if (token.special) ids_.erase(token.content);
     }
@@ -153,9 +153,9 @@ class Reader {
     return absl::OkStatus();
   }
 
-  // Merges with the same effect as the scores, as transformers' converter makes them (4.57,
-  // convert_slow_tokenizer.py, generate_merges): of tokens with a higher score first, then with a longer left
-  // part.
+  // Makes merges with the same effect as the scores, as transformers' converter does (4.57,
+  // convert_slow_tokenizer.py, generate_merges). Those of tokens with a higher score come first, and then
+  // those with a longer left part.
   absl::Status MakeMerges() {
     const auto scores = OUTRIDER_TRY(ArrayOfTokens<double>("scores", types_.size(), &Json::is_number));
     struct Merge {
@@ -171,7 +171,7 @@ class Reader {
         return Wrong("tokens", "token ", id, " has ", token.size(), " bytes, at most ", kMaxPieceBytes,
                      " are supported");
       }
-      // Converters lose those of user-defined tokens, which SentencePiece has highest.
+      // Converters lose the scores of user-defined tokens, which are the highest in SentencePiece.
       const double score = TypeOf(id) == kUserDefined ? 0 : scores[static_cast<size_t>(id)];
       if (!std::isfinite(score)) return Wrong("scores", "the score of token ", id, " is not finite");
       const auto characters =
@@ -228,7 +228,7 @@ class Reader {
     return ReadEnds(/*adds_bos=*/true, has_scores ? 1 : -1, has_scores ? 2 : -1);
   }
 
-  // What comes before and after a text; without a word in the file as in llama.cpp.
+  // Reads the tokens that come before and after a text. The defaults are those of llama.cpp.
   absl::Status ReadEnds(bool adds_bos, TokenId bos, TokenId eos) {
     if (OUTRIDER_TRY(Bool("add_bos_token", adds_bos))) {
       spec_.prefix = {OUTRIDER_TRY(Id("bos_token_id", bos))};

@@ -18,7 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Throws what is wrong with the file. It does not leave this translation unit.
+// Throws an error about the file. The exception does not leave this translation unit.
 template <typename... Parts>
 [[noreturn]] void Fail(const Parts&... parts) {
   throw std::runtime_error(Concat(parts...));
@@ -109,7 +109,7 @@ void ReadMerges(const Field& merges, TokenizerSpec* spec) {
 }
 
 void ReadModel(const Field& model, TokenizerSpec* spec) {
-  // Files from before models had types hold BPE if they hold merges.
+  // Old files give the model no type. They hold BPE if they hold merges.
   const bool typed = model.Has("type");
   if (typed && model.Type() != "BPE") FailUnsupported(model, Concat("model type \"", model.Type(), "\""));
   ReadVocab(model.At("vocab"), spec);
@@ -197,7 +197,7 @@ std::vector<Field> Flatten(const Field& field, const char* list) {
   return flat;
 }
 
-// Replaces spaces by symbols, as the normalizer does elsewhere, and begins a text with one.
+// Replaces spaces by a symbol, as the normalizer does in other files, and begins a text with one.
 void ReadMetaspace(const Field& metaspace, TokenizerSpec* spec) {
   if (metaspace.BoolOr("split", true)) FailUnsupported(metaspace, "split");
   const std::string& symbol = metaspace.At("replacement").String();
@@ -272,8 +272,8 @@ void ReadPostProcessor(const Field& root, TokenizerSpec* spec) {
   }
 }
 
-// Limits on steps, and on bytes in place of one, so that a damaged file cannot make gigabytes of a short
-// text.
+// Limits on the number of steps, and on the growth by one step, so that a damaged file cannot make gigabytes
+// of a short text.
 constexpr size_t kMaxNormalizeSteps = 4, kMaxGrowth = 4;
 
 void ReadNormalizer(const Field& root, TokenizerSpec* spec) {
@@ -343,7 +343,7 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json) {
   const Json root = OUTRIDER_TRY(ParseJson(json));
   try {
     return Read({root, ""});
-  } catch (const std::exception& problem) {  // of Fail or Json
+  } catch (const std::exception& problem) {  // thrown by Fail or Json
     return absl::InvalidArgumentError(problem.what());
   }
 }

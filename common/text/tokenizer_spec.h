@@ -1,4 +1,4 @@
-// The content of a tokenizer's files, as plain data. Tokenizer makes objects of it.
+// The content of a tokenizer's files, as plain data. A Tokenizer is made from it.
 #pragma once
 
 #include <optional>
@@ -23,12 +23,12 @@ struct AddedToken {
   bool normalized = false;   // Matched after the others, in normalized text.
 };
 
-// One step of changing text before it is split.
+// One step of normalization, which changes text before it is split.
 struct NormalizeStep {
   enum class Kind { kNfc, kPrepend, kReplace };
   Kind kind = Kind::kNfc;
   std::string pattern;  // for kReplace
-  std::string content;  // what is prepended, or takes the pattern's place
+  std::string content;  // what is prepended, or replaces the pattern
 };
 
 // The built-in regex of ByteLevel, which is GPT-2's.
@@ -41,7 +41,7 @@ struct SplitStep {
   // first word of a text.
   enum class Kind { kRegex, kString, kPrefixSpace, kStartSpace };
   Kind kind = Kind::kRegex;
-  std::string pattern;          // In Oniguruma's syntax; else the string itself.
+  std::string pattern;          // In Oniguruma's syntax for kRegex; for the others the string itself.
   bool remove_matches = false;  // Drops the matches; by default each is a piece.
   bool remove_between = false;  // Drops the text between matches.
   bool join_previous = false;   // A match ends the piece before it.
@@ -49,11 +49,11 @@ struct SplitStep {
 
 // How tokens spell bytes.
 struct Spelling {
-  // Whether tokens use the byte-level alphabet (bpe_model.h). Else they spell bytes as they are, except
-  // `space` and the bytes of characters without a token: "<0x00>" to "<0xFF>".
+  // Whether tokens use the byte-level alphabet (bpe_model.h). Otherwise they spell bytes as they are, except
+  // that `space` is a space and "<0x00>" to "<0xFF>" are the bytes of characters without a token.
   bool byte_level = true;
   std::string space;                 // stands for a space
-  bool drops_leading_space = false;  // the first of a text, when it is decoded
+  bool drops_leading_space = false;  // the decoder drops a space that begins a text
 };
 
 struct TokenizerSpec {

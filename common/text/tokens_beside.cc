@@ -21,7 +21,7 @@ constexpr const char* kSpecial[] = {"bos_token", "eos_token", "unk_token", "sep_
                                     "pad_token", "cls_token", "mask_token"};
 constexpr char kMoreSpecial[] = "additional_special_tokens";
 
-// A token is text, or an object.
+// A token is a string or an object.
 std::optional<AddedToken> TokenOf(const Json& json, bool special) {
   AddedToken token;
   token.special = special;
@@ -59,7 +59,7 @@ std::vector<AddedToken> SpecialTokens(const Json& config) {
   return tokens;
 }
 
-// Added tokens by the ids that the files give them, which decide only the order.
+// The added tokens, by the ids that the files give them. These ids only decide the order.
 std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added,
                                            const std::vector<AddedToken>& special) {
   std::map<int64_t, AddedToken> listed;

@@ -9,11 +9,11 @@ namespace outrider {
 
 struct CategoryAdditions {
   std::string_view category;
-  std::vector<uint32_t> ranges;  // the first and the last character of one, then those of the next
+  std::vector<uint32_t> ranges;  // the first and the last character of each range
 };
 
-// By general category. No character left these categories in between, so the list does no harm to a PCRE2
-// that knows the additions already.
+// The additions, by general category. No character left these categories in between, so the list does no harm
+// to a PCRE2 that knows the additions already.
 inline const std::vector<CategoryAdditions>& Unicode16Additions() {
   static const auto* const additions = new std::vector<CategoryAdditions>{
       {"Lu", {0x1C89, 0x1C89, 0xA7CB, 0xA7CC, 0xA7DA, 0xA7DA, 0xA7DC, 0xA7DC, 0x10D50, 0x10D65}},

@@ -13,13 +13,13 @@ bool IsValidUtf8(std::string_view bytes);
 // Whether a byte of valid text is not the first of its character.
 inline bool IsContinuation(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
 
-// The bytes of the first character of `text`, which is valid; 1 if it is empty.
+// The number of bytes in the first character of `text`, which must be valid UTF-8; 1 if it is empty.
 inline size_t CharacterSize(std::string_view text) {
   size_t size = 1;
   while (size < text.size() && IsContinuation(text[size])) ++size;
   return size;
 }
-// Where the character that begins at `begin` ends.
+// The index at which the character that begins at `begin` ends.
 inline size_t CharacterAfter(std::string_view text, size_t begin) {
   return begin + CharacterSize(text.substr(begin));
 }

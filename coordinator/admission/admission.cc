@@ -37,7 +37,7 @@ absl::StatusOr<std::unique_ptr<Admission::Ticket>> Admission::Enter(const std::s
                                                                     std::function<void(absl::Status)> end) {
   if (!open_) return Draining();
   std::unique_ptr<Ticket> ticket(new Ticket(this, samples, std::move(end)));
-  // Nobody overtakes those who wait.
+  // No call overtakes those that wait.
   if (queue_.size() == 0 && running_samples_ + samples <= limits_.max_samples) {
     ticket->Run();
   } else {

@@ -1,4 +1,4 @@
-// Which calls may run, in which order waiting calls begin, and how calls end when the process does.
+// Decides which calls may run, in which order waiting calls begin, and how calls end when the process does.
 #pragma once
 
 #include <algorithm>
@@ -17,9 +17,9 @@
 
 namespace outrider {
 
-// The order in which clients that wait are served: deficit round robin (Shreedhar and Varghese, "Efficient
-// fair queuing using deficit round-robin", SIGCOMM 1995). Clients take turns, however many requests each has;
-// a request that costs more than one takes as many turns. The requests of one client keep their order. Holds
+// A queue that serves clients by deficit round robin (Shreedhar and Varghese, "Efficient fair queuing using
+// deficit round-robin", SIGCOMM 1995). Clients take turns, however many requests each has. A request that
+// costs more than one takes as many turns as it costs. The requests of one client keep their order. Holds
 // pointers to requests, which others own. Not thread-safe.
 template <class Request>
 class FairQueue {
@@ -32,7 +32,7 @@ class FairQueue {
     flows_.push_back({.client = client, .waiting = {{request, cost}}});
   }
 
-  // Returns the request whose turn it is, until it is removed; null if none waits.
+  // Returns the request whose turn it is, the same one until it is removed; null if none waits.
   Request* Next() {
     if (flows_.empty()) return nullptr;
     while (flows_.front().deficit < flows_.front().waiting.front().cost) {
@@ -47,7 +47,7 @@ class FairQueue {
     return flows_.front().waiting.front().request;
   }
 
-  // Removes the request that Next returned: it is served.
+  // Removes the request that Next returned, because it is served now.
   void Pop() {
     Flow& flow = flows_.front();
     flow.deficit -= flow.waiting.front().cost;
@@ -82,7 +82,7 @@ class FairQueue {
   struct Flow {
     std::string client;
     std::deque<Entry> waiting;
-    int deficit = 0;    // what it may spend
+    int deficit = 0;    // the cost that it may spend
     bool paid = false;  // has earned in this turn
   };
 
@@ -93,13 +93,13 @@ class FairQueue {
     flows_.splice(flows_.end(), flows_, flows_.begin());
   }
 
-  std::list<Flow> flows_;  // each has a request that waits; the first one's turn it is
+  std::list<Flow> flows_;  // each has a waiting request; it is the turn of the first
   size_t size_ = 0;
 };
 
 struct AdmissionLimits {
   int max_samples = 256;  // in progress at once, of all calls together
-  int max_waiting = 256;  // calls of one client; of all clients kMaxWaitingClients times as many
+  int max_waiting = 256;  // waiting calls of one client; of all clients, kMaxWaitingClients times as many
 };
 
 // Executor thread. Outlives its tickets.
@@ -112,12 +112,12 @@ class Admission {
       asio::any_io_executor executor, const AdmissionLimits& limits, std::function<void()> on_change = [] {})
       : executor_(std::move(executor)), limits_(limits), on_change_(std::move(on_change)) {}
 
-  // While a call holds its ticket it waits, then is in progress.
+  // A call holds its ticket while it waits and while it is in progress.
   class Ticket {
    public:
     ~Ticket();
 
-    // Waits, once, until the call may run. CANCELLED after Cancel, DEADLINE_EXCEEDED, or why it was ended.
+    // Waits, once, until the call may run. CANCELLED after Cancel, DEADLINE_EXCEEDED, or the error of Close.
     asio::awaitable<absl::Status> WaitForTurn(Clock::time_point deadline);
     // Ends a WaitForTurn in progress.
     void Cancel() { End(absl::CancelledError("cancelled")); }
@@ -141,17 +141,17 @@ class Admission {
     const int samples_;
     const std::function<void(absl::Status)> end_;
     bool running_ = false;
-    absl::Status reason_;  // why it waits no longer
+    absl::Status reason_;  // why it no longer waits
     Event changed_;
   };
 
-  // Lets a call of `client` in, to run or wait its turn. RESOURCE_EXHAUSTED, reason QUEUE_FULL, with
-  // RetryInfo, when too many wait; UNAVAILABLE, reason DRAINING, after Close. `samples` is in [1,
-  // max_samples]. `end` ends a call in progress; only after it has returned may the ticket be destroyed.
+  // Admits a call of `client`, which runs at once or waits its turn. RESOURCE_EXHAUSTED, reason QUEUE_FULL,
+  // with RetryInfo, if too many calls wait; UNAVAILABLE, reason DRAINING, after Close. `samples` is in [1,
+  // max_samples]. `end` ends a call in progress; the ticket must not be destroyed before `end` has returned.
   absl::StatusOr<std::unique_ptr<Ticket>> Enter(const std::string& client, int samples,
                                                 std::function<void(absl::Status)> end);
 
-  // Lets nobody in from now on, and ends those that wait with UNAVAILABLE.
+  // Admits no calls from now on, and ends those that wait with UNAVAILABLE.
   void Close();
   // Ends all calls in progress with UNAVAILABLE; their clients can resume elsewhere.
   void EndAll();

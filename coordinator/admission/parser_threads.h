@@ -1,4 +1,4 @@
-// Threads for requests that take long to parse, so that others' rounds go on meanwhile.
+// Threads for requests that take long to parse, so that other requests' rounds go on meanwhile.
 #pragma once
 
 #include <memory>
@@ -18,9 +18,9 @@ class ParserThreads {
   ParserThreads(asio::any_io_executor executor, int threads)
       : turns_(std::move(executor), {.max_samples = threads}), threads_(static_cast<size_t>(threads)) {}
 
-  // Returns the absl::StatusOr that `parse` makes on one of the threads, or why the turn of `client` did not
-  // come, as Admission says. `ticket` holds its place until then: its Cancel ends the wait. `parse` may not
-  // use what others change meanwhile.
+  // Runs `parse` on one of the threads and returns its absl::StatusOr, or the error of Admission if the turn
+  // of `client` did not come. `ticket` holds the call's place meanwhile: its Cancel ends the wait. `parse`
+  // must not use anything that others change meanwhile.
   template <typename Parse>
   asio::awaitable<std::invoke_result_t<Parse&>> Run(const std::string& client, Clock::time_point deadline,
                                                     std::unique_ptr<Admission::Ticket>& ticket,

@@ -27,8 +27,8 @@ using Json = nlohmann::ordered_json;
 constexpr char kConfigFile[] = "tokenizer_config.json";
 constexpr char kTemplateFile[] = "chat_template.jinja";
 
-// The engine takes a template's first character for white space if only white space is between it and the
-// first tag (llama.cpp, common/jinja/lexer.cpp). An expression in its place avoids that.
+// The engine treats a template's first character as white space if only white space stands between it and the
+// first tag (llama.cpp, common/jinja/lexer.cpp). Replacing the character by an expression avoids that.
 std::string WithItsFirstCharacter(std::string source) {
   const size_t tag = source.find('{', 1);
   const size_t next = source.find_first_not_of(" \t", 1);
@@ -36,7 +36,7 @@ std::string WithItsFirstCharacter(std::string source) {
   if (!is_text || next != tag || tag == std::string::npos || tag + 1 == source.size()) return source;
   if (source[tag + 1] != '%' && source[tag + 1] != '#') return source;
   if (source[0] == '\n') {
-    // White space from the begin of a line to a tag is none; a tag with a minus takes the line end, too.
+    // White space from the start of a line to a tag is dropped; a tag with a minus drops the line end, too.
     return source.substr(tag + 2, 1) == "-" ? source : R"({{ "\n" }})" + source.substr(tag);
   }
   const std::string quote = source[0] == '"' ? "'" : "\"";
@@ -54,7 +54,7 @@ jinja::program ParseProgram(const std::string& source) {
 // The variables of a conversation that Render itself sets.
 constexpr const char* kOwnVariables[] = {"messages", "tools", "documents", "add_generation_prompt"};
 
-// The line that says what is wrong, out of what the engine adds to it.
+// Returns the line of an engine's message that says what is wrong, without the context around it.
 std::string Reason(const std::string& message) {
   constexpr char kRaised[] = "Jinja Exception: ";
   const size_t raised = message.find(kRaised);
@@ -64,7 +64,7 @@ std::string Reason(const std::string& message) {
   return message.substr(begin, message.find('\n', begin) - begin);
 }
 
-// A special token is text, or an object whose `content` is.
+// The config's special tokens. Each is a string, or an object whose `content` is one.
 std::map<std::string, std::string> SpecialTokens(const Json& config) {
   std::map<std::string, std::string> tokens;
   for (const auto& [key, value] : config.items()) {
@@ -75,7 +75,7 @@ std::map<std::string, std::string> SpecialTokens(const Json& config) {
   return tokens;
 }
 
-// Of a config's `chat_template`: the template, or that called "default" of a list of them.
+// The config's `chat_template` if it is a string, or else the template called "default" in its list.
 std::optional<std::string> TemplateOf(const Json& config) {
   const auto found = config.find("chat_template");
   if (found == config.end()) return std::nullopt;
@@ -90,7 +90,7 @@ std::optional<std::string> TemplateOf(const Json& config) {
   return std::nullopt;
 }
 
-// The same of a GGUF file, which tells the tokens by their ids.
+// The special tokens of a GGUF file, whose metadata have their ids.
 std::map<std::string, std::string> SpecialTokens(const GgufFile& file) {
   constexpr std::pair<const char*, const char*> kNames[] = {
       {"bos_token", "bos"}, {"eos_token", "eos"}, {"unk_token", "unknown"}, {"pad_token", "padding"}};
@@ -105,7 +105,7 @@ std::map<std::string, std::string> SpecialTokens(const GgufFile& file) {
   return tokens;
 }
 
-// A message as a template reads it. Roles are ours, whose names may be parts of control tokens.
+// A message as a template reads it. Its role, which may go into control tokens, replaces any in `fields`.
 absl::StatusOr<Json> MessageJson(const ChatMessage& message, bool in_parts) {
   Json json = Json::object();
   if (!message.fields.empty()) {
@@ -130,7 +130,7 @@ void MarkContents(const jinja::value& messages) {
   }
 }
 
-// Ends the text with the last message, as transformers does: with the spaces that the template keeps.
+// Cuts the text after `message`, as transformers does: with its outer spaces if the template keeps them.
 absl::Status CutBehind(const ChatMessage& message, RenderedChat* chat) {
   const std::string& content = message.parts.empty() ? message.content : message.parts.back();
   const absl::string_view words = absl::StripAsciiWhitespace(content);
@@ -196,7 +196,7 @@ absl::StatusOr<std::unique_ptr<const ChatTemplate>> ChatTemplate::Parse(
   std::unique_ptr<ChatTemplate> result(new ChatTemplate);
   result->source_ = std::move(source);
   result->special_tokens_ = std::move(special_tokens);
-  // Others print a list as Python does, or raise something.
+  // Templates that do not read parts print the list as Python does, or raise an error.
   result->reads_parts_ = true;
   constexpr char kPart[] = "a part of a message";
   const auto tried = result->Render({.messages = {{"user", "", {kPart}}}}, 0);
@@ -229,7 +229,7 @@ absl::StatusOr<RenderedChat> ChatTemplate::Render(const Conversation& chat, std:
     Json json = OUTRIDER_TRY(MessageJson(message, reads_parts_ && !message.parts.empty()));
     variables["messages"].push_back(std::move(json));
   }
-  // Parsed each time, in less than a millisecond: the engine changes a program while it runs.
+  // Parses the template each time, in less than a millisecond: the engine changes a program while it runs.
   try {
     JinjaLimits limits;
     jinja::program program = ParseProgram(source_);

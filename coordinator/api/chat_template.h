@@ -1,4 +1,4 @@
-// The Jinja template that comes with a model's tokenizer and writes conversations out.
+// The Jinja template that comes with a model's tokenizer and renders conversations into prompts.
 #pragma once
 
 #include <ctime>
@@ -16,47 +16,47 @@ namespace outrider {
 struct ChatMessage {
   std::string role;
   std::string content;
-  std::vector<std::string> parts = {};  // if set, the content in several parts, instead of `content`
-  std::string fields = "";  // a JSON object of further fields of the message for the template; empty: none
+  std::vector<std::string> parts = {};  // if set, the content in parts, instead of `content`
+  std::string fields = "";  // a JSON object with the message's further fields for the template; empty: none
 
-  // All of it, its parts joined with line ends.
+  // The whole content, with its parts joined by line ends.
   std::string Text() const { return parts.empty() ? content : absl::StrJoin(parts, "\n"); }
 };
 
 struct Conversation {
   std::vector<ChatMessage> messages = {};
-  std::string variables = "";           // a JSON object of further variables of the template; empty: none
-  std::string tools = "";               // a JSON array, the template's variable of that name; empty: none
-  bool continue_final_message = false;  // the text ends with the last message, which has some
+  std::string variables = "";           // a JSON object with further variables for the template; empty: none
+  std::string tools = "";               // a JSON array for the template's variable `tools`; empty: none
+  bool continue_final_message = false;  // the prompt ends with the last message, which has text
 };
 
 struct RenderedChat {
   std::string text;
-  // The ranges that clients wrote, in order: they are text, whatever they look like.
+  // The ranges that clients wrote, in order. They are plain text even where they look like control tokens.
   std::vector<AddedTokens::Range> content;
 };
 
-// Immutable; any thread. Renders as Hugging Face transformers' apply_chat_template does.
+// Immutable and thread-safe. Renders as Hugging Face transformers' apply_chat_template does.
 class ChatTemplate {
  public:
-  // Loads the template of a model's folder: chat_template.jinja, else `chat_template` of
-  // tokenizer_config.json (of several, the one called "default"); or that in a path which ends in .gguf. Null
-  // if there is none. Errors name the file: INVALID_ARGUMENT if it is damaged, and that of Parse.
+  // Loads a model's template. A folder has it in chat_template.jinja, or else in tokenizer_config.json under
+  // `chat_template`; if that is a list, takes the template called "default". A path that ends in .gguf has it
+  // in its metadata. Null if there is none. Errors name the file: INVALID_ARGUMENT if damaged, or Parse's.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Load(const std::string& model);
 
-  // `special_tokens` are variables: "bos_token" and so on. UNIMPLEMENTED if it is no supported template.
+  // `special_tokens` are template variables such as "bos_token". UNIMPLEMENTED if `source` is not supported.
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> Parse(
       std::string source, std::map<std::string, std::string> special_tokens);
 
   // Whether the word occurs in the template. A template knows no role that it does not mention.
   bool Mentions(absl::string_view word) const;
 
-  // INVALID_ARGUMENT unless a conversation may have these variables.
+  // INVALID_ARGUMENT unless `variables` is valid as Conversation.variables.
   static absl::Status CheckVariables(const std::string& variables);
 
   // Renders the conversation up to where the assistant speaks, with special tokens written out. The variables
-  // were checked. `now` is for templates that tell the date. INVALID_ARGUMENT, in the template's words, if it
-  // refuses the conversation, exceeds JinjaLimits, or does not write the message to be continued.
+  // and tools must have been checked. Templates may write the date, `now`. INVALID_ARGUMENT if the template
+  // refuses the conversation, in its own words, exceeds JinjaLimits, or omits the message to be continued.
   absl::StatusOr<RenderedChat> Render(const Conversation& chat, std::time_t now) const;
 
  private:
@@ -64,7 +64,7 @@ class ChatTemplate {
   static absl::StatusOr<std::unique_ptr<const ChatTemplate>> LoadGguf(const std::string& path);
 
   std::string source_;
-  bool reads_parts_ = false;  // reads the parts of a content; else they are joined with line ends, as in vLLM
+  bool reads_parts_ = false;  // the template reads parts; else line ends join them, as in vLLM
   std::map<std::string, std::string> special_tokens_;
 };
 

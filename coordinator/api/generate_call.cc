@@ -18,7 +18,7 @@
 namespace outrider {
 namespace {
 
-// A deadline beyond the range of a nanosecond clock is none.
+// A deadline beyond the range of a nanosecond clock counts as none.
 Clock::time_point DeadlineOf(gpr_timespec deadline) {
   const gpr_timespec left =
       gpr_time_sub(gpr_convert_clock_type(deadline, GPR_CLOCK_MONOTONIC), gpr_now(GPR_CLOCK_MONOTONIC));
@@ -81,7 +81,7 @@ void GenerateCall::Start() {
     return [self, method] { asio::post(self->executor_, [self, method] { (self.get()->*method)(); }); };
   };
   writer_.SetHandlers({post(&GenerateCall::OnRoom), post(&GenerateCall::OnCancel), [self]() mutable {
-                         // The writer must outlive this call of its own, and the last reference may be here.
+                         // `self` may be the last reference, and the writer must outlive this handler.
                          const auto& executor = self->executor_;
                          asio::post(executor, [self = std::move(self)] {
                            self->done_ = true;
@@ -130,11 +130,11 @@ asio::awaitable<void> GenerateCall::Run() {
   }
   EndSpan(status);
   parts_.decode.metrics->OnRequestEnd(absl::StatusCodeToString(status.code()));
-  // A request refused for its content, or for how many its sender has, took no time.
+  // Leaves out requests that were refused for their content or because too many wait.
   const bool is_refusal = !begun() && (absl::IsInvalidArgument(status) || absl::IsResourceExhausted(status));
   if (!is_refusal) parts_.decode.metrics->OnRequestTime(Seconds(Clock::now() - received_));
   writer_.End(ToGrpc(status));
-  // Until the client has read everything or has stopped reading.
+  // Waits until the client has read everything or has stopped reading.
   while (!done_) {
     const bool stalls = co_await StallsUntil(read_, Clock::time_point::max());
     if (!stalls || done_) continue;
@@ -153,7 +153,7 @@ asio::awaitable<bool> GenerateCall::StallsUntil(Event& event, Clock::time_point 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (cancelled_) co_return interruption_;
   if (!readable_.ok()) co_return readable_;
-  // A number of samples, or a width, that is out of range is refused when the request is parsed.
+  // An `n` or a beam width that is out of range is refused later, when the request is parsed.
   const int texts = static_cast<int>(proto_.has_beam() ? proto_.beam().width() : proto_.n());
   const int samples = std::clamp(texts, 1, parts_.defaults.max_samples);
   auto ticket = parts_.admission->Enter(client_, samples,
@@ -197,7 +197,7 @@ asio::awaitable<absl::Status> GenerateCall::Compile(Request& request) {
   const v1::SamplingParams& sampling = request.params.sampling();
   if (!sampling.has_grammar()) co_return absl::OkStatus();
   const auto compiled = std::make_shared<std::optional<GrammarCache::Result>>();
-  // The form was checked when the request was parsed.
+  // ParseRequest has checked the grammar's form.
   parts_.grammars->Get(*ParseGrammar(sampling.grammar()),
                        [compiled, self = shared_from_this()](const GrammarCache::Result& result) {
                          asio::post(self->executor_, [compiled, self, result] {
@@ -223,7 +223,7 @@ asio::awaitable<absl::Status> GenerateCall::RunSamples(Request request) {
   samples_.push_back(std::make_unique<Sample>(this, 0, std::move(request), Fork()));
   Spawn(*samples_[0]);
   co_await running_.Wait();
-  // The first has stayed on the servers for as long as another might have been copied from it.
+  // The first sample stayed on the servers for as long as another might be forked from it.
   samples_[0]->loop.Stop();
   co_return cancelled_ ? interruption_ : absl::OkStatus();
 }
@@ -258,7 +258,7 @@ asio::awaitable<void> GenerateCall::RunSample(Sample& sample) {
   absl::Status status;
   try {
     status = co_await sample.loop.ComputePrompt();
-    // Without a round no token came: there was an error, or all had come before.
+    // Without a round there is no first token: there was an error, or the resumed tokens ended the text.
     if (sample.index == 0 && generation.stats().rounds() > 0) {
       parts_.decode.metrics->OnFirstToken(generation.progress().first_token_seconds,
                                           generation.request().prompt.size());
@@ -283,7 +283,7 @@ void GenerateCall::StartSiblings() {
     request.prompt_logprobs = -1;
     request.echo = false;
     request.params.set_sample_index(request.params.sample_index() + index);
-    // The token that a sequence ends with is always fed again.
+    // The fork omits the prompt's last token, since a sequence's last token is always fed again.
     const Fork fork{first.sequence_id(), request.prompt.size() - 1};
     samples_.push_back(std::make_unique<Sample>(this, index, std::move(request), fork));
     Spawn(*samples_.back());

@@ -1,4 +1,4 @@
-// One call of Generate, and how, and how often, chunks leave for its client.
+// One call of Generate, and the writing and pacing of the chunks for its client.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -31,7 +31,7 @@ namespace outrider {
 
 // Requests up to this many bytes are parsed on the executor, in a fraction of a millisecond.
 inline constexpr size_t kMaxParsedHere = 4096;
-// Texts and messages within a request.
+// ParseMessage's limit on the strings and messages within a request.
 inline constexpr size_t kMaxRequestObjects = size_t{1} << 16;
 
 // The stream to one client. Belongs to gRPC until OnDone.
@@ -41,7 +41,7 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   static constexpr size_t kMaxUnsent = 64;
 
   struct Handlers {
-    std::function<void()> on_room, on_cancel, on_done;  // gRPC's threads
+    std::function<void()> on_room, on_cancel, on_done;  // called on gRPC's threads
   };
 
   explicit ChunkWriter(grpc::CallbackServerContext* context) : context_(*context) {}
@@ -72,12 +72,12 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
     return written_;
   }
 
-  // Drops what is queued for a client that does not read it. Acts like a cancellation, also after End.
+  // Drops the chunks queued for a client that does not read them. Acts like a cancellation, even after End.
   void Abandon() {
     {
       absl::MutexLock lock(&mutex_);
       if (!writing_) return;
-      // Until this is over the stream does not finish, and the context stays.
+      // While this is set the stream does not finish, so the context stays valid.
       abandoning_ = true;
     }
     context_.TryCancel();
@@ -133,16 +133,16 @@ class ChunkWriter final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
   bool abandoning_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// Joins chunks of a sample that come soon after one another. Each chunk that leaves wakes threads here and at
-// the client, perhaps where the models run. Executor thread; held by shared_ptr.
+// Merges chunks of a sample that come soon after one another. Each chunk that is sent wakes threads here and
+// at the client, perhaps on the CPUs that run the models. Executor thread; held by shared_ptr.
 class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
  public:
-  // Calls `send` no sooner than `interval` after the last time, and never after destruction.
+  // Waits `interval` between calls of `send`, except for urgent chunks. Never calls it after destruction.
   ChunkPacer(const asio::any_io_executor& executor, Clock::duration interval,
              std::function<void(const v1::GenerateResponse&)> send)
       : interval_(interval), send_(std::move(send)), timer_(executor) {}
 
-  // Sends the chunk with what waits: at once if it is the first, the last, or wanted piece by piece.
+  // Sends the chunk with any that wait: at once if due, the last, traced, or with prompt log-probabilities.
   void Add(v1::GenerateResponse chunk) {
     const bool at_once =
         chunk.has_finish() || chunk.has_trace() || chunk.prompt_logprobs_size() > 0 || Clock::now() >= next_;
@@ -169,7 +169,7 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
       waiting_ = std::move(chunk);
       return;
     }
-    // Merging appends what is repeated, and replaces what is not.
+    // MergeFrom appends repeated fields and overwrites the others.
     chunk.set_position(waiting_->position());
     chunk.set_text(waiting_->text() + chunk.text());
     waiting_->MergeFrom(chunk);
@@ -178,11 +178,11 @@ class ChunkPacer : public std::enable_shared_from_this<ChunkPacer> {
   const Clock::duration interval_;
   const std::function<void(const v1::GenerateResponse&)> send_;
   GrpcTimer timer_;
-  Clock::time_point next_;  // when a chunk may leave; at first any time
+  Clock::time_point next_;  // when the next chunk may be sent; at first any time
   std::optional<v1::GenerateResponse> waiting_;
 };
 
-// What the public service and its calls share. Outlives the service. The executor has one thread.
+// The parts that the service and its calls share. They outlive the service. The executor has one thread.
 struct ServiceParts {
   DecodeParts decode;
   ParserThreads* parsers;
@@ -191,20 +191,20 @@ struct ServiceParts {
   Admission* admission;
   bool checks_tokens;                    // each gRPC call carries a known bearer token
   std::optional<std::string> cache_key;  // for CacheSalt; without it clients share the prefix cache
-  Clock::duration stream_interval;       // between chunks to one client
-  Clock::duration read_patience = std::chrono::seconds(50);  // with clients that do not read
+  Clock::duration stream_interval;       // between chunks of one sample
+  Clock::duration read_patience = std::chrono::seconds(50);  // with clients that read nothing
   std::shared_ptr<BeamChoices> beam_choices = std::make_shared<BeamChoices>();
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>(BytesVocabulary);
 };
 
-// The status of an exception, which is logged, and ends its request and no other: memory ran out, or there is
-// a defect.
+// Logs an exception and returns the status with which its request ends; other requests go on. An exception
+// means that memory ran out, or that there is a bug.
 absl::Status Failure(const std::exception_ptr& exception);
 
 // Lives until gRPC and its coroutines are done with it. Executor thread, unless stated.
 class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
  public:
-  // `span` is the request's, which `context` names. `client` identifies the caller (ReadClient).
+  // `span` is the request's; `context` has its traceparent. `client` identifies the caller (ReadClient).
   GenerateCall(const ServiceParts* parts, grpc::CallbackServerContext* call, const grpc::ByteBuffer& request,
                v1::RequestContext context, Span span, std::string client);
 
@@ -214,24 +214,24 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   void Start();
 
  private:
-  // One of the continuations. Later ones begin as copies of the first, once its prompt is computed.
+  // One of the continuations. The others are forked from the first once its prompt is computed.
   struct Sample {
     Sample(GenerateCall* call, uint32_t index, Request request, const Fork& fork);
-    // Waits until the client has caught up. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, if it does not.
+    // Sends, then waits if the client lags. RESOURCE_EXHAUSTED, reason READER_TOO_SLOW, if it stops reading.
     asio::awaitable<absl::Status> Send(v1::GenerateResponse chunk);
 
     GenerateCall* const call;
     const uint32_t index;
     RoundLoop loop;
     const std::shared_ptr<ChunkPacer> pacer;
-    size_t unsent = 0;  // chunks after the last send, unless the client has caught up since
-    Event room;         // the client has caught up
+    size_t unsent = 0;  // unsent chunks after the last send; 0 once the client has caught up
+    Event room;         // notified when the client has caught up
   };
 
   asio::awaitable<void> Run();
-  // Waits for the event, or as long as a client may go without reading. Returns whether it has read nothing.
+  // Waits for the event, at most for read_patience. Returns whether the client read nothing for that long.
   asio::awaitable<bool> StallsUntil(Event& event, Clock::time_point deadline);
-  // Waits for the call's turn, and for a target if there was none yet; only then parses the request.
+  // Waits for the call's turn, and for a target if none has been reached yet. Only then parses the request.
   asio::awaitable<absl::StatusOr<Request>> Admit();
   asio::awaitable<absl::Status> WaitForTarget();
   asio::awaitable<absl::StatusOr<Request>> Parse();
@@ -250,9 +250,9 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
     }
   }
   void OnCancel() { Interrupt(absl::CancelledError("cancelled by the client")); }
-  // Whether the call was let in and its request could be read.
+  // Whether the call was admitted and its request is valid.
   bool begun() const { return !samples_.empty() || search_ != nullptr; }
-  // For calls that have begun: the request, and what all samples have emitted and counted.
+  // For calls that have begun: the request, and the totals over all samples.
   const Request& request() const {
     return search_ != nullptr ? search_->request() : samples_[0]->loop.generation.request();
   }
@@ -263,29 +263,29 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   Totals totals() const;
   void LogEnd(const absl::Status& status) const;
   // Ends the span, with the attributes of OpenTelemetry's conventions for generative AI
-  // (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/) and some of our own.
+  // (https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/) and some of Outrider's own.
   void EndSpan(const absl::Status& status);
 
   const ServiceParts& parts_;
   const asio::any_io_executor executor_;
   v1::GenerateRequest proto_;
-  const absl::Status readable_;  // whether proto_ is what the client sent
+  const absl::Status readable_;  // OK if the client's bytes could be parsed into proto_
   const v1::RequestContext context_;
   Span span_;
   const std::string client_;
   const Clock::time_point deadline_;
   const Clock::time_point received_;
   ChunkWriter writer_;
-  std::unique_ptr<Admission::Ticket> ticket_;  // from the queue until the samples have ended
+  std::unique_ptr<Admission::Ticket> ticket_;  // held from Enter until the samples have ended
   std::unique_ptr<Admission::Ticket> parsing_;
   std::vector<std::unique_ptr<Sample>> samples_;
   std::unique_ptr<BeamLoop> search_;  // instead of samples_
   uint32_t wanted_samples_ = 0;
   TaskGroup running_;  // the samples
-  Event interrupted_;  // cancelled_ is true now, or a grammar is compiled
+  Event interrupted_;  // notified when cancelled_ is set or a grammar is compiled
   bool cancelled_ = false;
-  bool done_ = false;  // with the stream
-  Event read_;         // done_ is true now
+  bool done_ = false;  // gRPC is done with the stream
+  Event read_;         // notified when done_ is set
   absl::Status interruption_;
 };
 

@@ -53,7 +53,7 @@ grpc::ServerUnaryReactor* InferenceService::AnswerWith(grpc::CallbackServerConte
                     client = ReadClient(*context, parts_.checks_tokens)]() -> asio::awaitable<void> {
     absl::Status failure;
     try {
-      // The target may be another when the answer is made.
+      // Reads the size now, on the executor: by the time the answer is made the target may have changed.
       const v1::ServerInfo* const target = parts_.decode.targets->info();
       const uint32_t vocab_size = target != nullptr ? target->vocab_size() : kMaxVocabulary;
       const auto make = [&] { return answer(*proto, vocab_size); };

@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// gRPC calls in from its threads; everything else happens on the executor.
+// gRPC calls the methods on its threads. The executor does the work; parser threads parse long requests.
 class InferenceService final
     : public v1::Inference::WithRawCallbackMethod_Generate<
           v1::Inference::WithRawCallbackMethod_Describe<v1::Inference::WithRawCallbackMethod_Tokenize<
@@ -32,13 +32,13 @@ class InferenceService final
   int unfinished() const { return unfinished_; }
 
  private:
-  // Answers a call with what `answer` makes of its request: on the executor, or if the request is long, on
-  // one of the threads for parsing.
+  // Answers a call with the result of `answer` for its request. Runs `answer` on the executor, or if the
+  // request is long, on a parser thread.
   template <typename Request, typename Answer>
   grpc::ServerUnaryReactor* AnswerWith(grpc::CallbackServerContext* context, const grpc::ByteBuffer& request,
                                        grpc::ByteBuffer* response, Answer answer);
 
-  // On the executor.
+  // Call on the executor.
   v1::DescribeResponse Description() const;
   // Any thread. The model has `vocab_size` tokens.
   absl::StatusOr<v1::TokenizeResponse> Split(const v1::TokenizeRequest& request, uint32_t vocab_size) const;

@@ -12,23 +12,23 @@ using jinja::token;
 using jinja::value;
 
 constexpr size_t kMaxSource = 256 << 10;
-constexpr int kMaxNesting = 100;  // brackets in brackets and blocks in blocks
-constexpr int kMaxTokens = 1000;  // of one expression or tag: a chain of operators is a tree as deep
+constexpr int kMaxNesting = 100;  // of brackets and of blocks, together
+constexpr int kMaxTokens = 1000;  // in one expression or tag: a chain of operators becomes a tree as deep
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 constexpr uint64_t kMaxWork = 20'000;  // else most of a fuzzer's time goes into loops
 #else
-constexpr uint64_t kMaxWork = 5'000'000;  // a second
+constexpr uint64_t kMaxWork = 5'000'000;  // about a second
 #endif
 constexpr uint64_t kStepWork = 50;  // a step takes as long as a walk over this many values
 constexpr uint64_t kBytesPerWork = 16;
 constexpr uint64_t kMaxString = 16 << 20;
 constexpr uint64_t kMaxMoved = uint64_t{1}
-                               << 33;  // bytes, by functions that move the rest of a text at each match
+                               << 33;  // bytes moved by functions that move the remaining text at each match
 constexpr int kMaxValueDepth = 64;
 constexpr int64_t kMaxRange = 100'000;
-constexpr size_t kSortedAnyhow = 16;  // std::sort compares neighbours, whatever they are
+constexpr size_t kSortedAnyhow = 16;  // up to here std::sort is safe even with an inconsistent order
 
-// How much deeper the parser's stack is after a tag of this name, without the tags that it leaves.
+// Tracks how deep open blocks nest in the parser. After returns the depth after a tag of that name.
 class BlockDepth {
  public:
   int After(const std::string& name) {
@@ -42,7 +42,7 @@ class BlockDepth {
     }
     return depth_;
   }
-  // A `set` with a value has no end.
+  // Ends the innermost block. Call it also for a `set` with a value, which has no end tag.
   void Leave() {
     if (outer_.empty()) return;
     depth_ = outer_.back();
@@ -144,7 +144,7 @@ void CheckTokens(const std::string& source, const jinja::lexer_result& tokens) {
 }
 
 void JinjaLimits::Bound(jinja::program* program) {
-  // Each turn of a loop, and each call, copies all variables.
+  // Each turn of a loop, and each call, copies all variables, so they add to the cost of a step.
   step_ = kStepWork + BoundNodes(program->body, this);
 }
 
@@ -182,7 +182,7 @@ void JinjaLimits::CheckInsert(const value& container, const value& v, int depth)
 
 void JinjaLimits::CheckCall(const std::string& name, const value& input,
                             const std::vector<value>& arguments) {
-  // Divides by zero, which ends the process; `select` and the like call it by its name.
+  // divisibleby can divide by zero, which ends the process. `select` and the like call it by its name.
   if (name == "divisibleby") Refuse("divisibleby");
   uint64_t argument_bytes = 1;
   for (const value& argument : arguments) {
@@ -191,7 +191,7 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
     const auto* named = jinja::cast_val<std::shared_ptr<jinja::value_kwarg_t>>(argument);
     const value& given = named == nullptr ? argument : named->val;
     argument_bytes += Bytes(given);
-    // Spaces to indent by.
+    // The number may be a count of spaces to indent by.
     const bool is_number = jinja::is_val<jinja::value_int>(given);
     if (is_number && (name == "indent" || name == "tojson" || name == "string" || name == "safe")) {
       argument_bytes += static_cast<uint64_t>(std::max<int64_t>(given->val_int, 0));
@@ -200,7 +200,7 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
   if (input == nullptr) return;
   const uint64_t before = work_;
   Measure(input);
-  const uint64_t size = (work_ - before) * kBytesPerWork;  // at least
+  const uint64_t size = (work_ - before) * kBytesPerWork;  // bytes of its texts, rounded up
   const bool multiplies = name == "replace" || name == "join" || name == "indent" || name == "tojson" ||
                           name == "format" || name == "string" || name == "safe";
   if (multiplies && argument_bytes > kMaxString / std::max<uint64_t>(size, 1) && argument_bytes > 64) {

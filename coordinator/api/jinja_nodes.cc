@@ -15,8 +15,8 @@ using jinja::statement_ptr;
 using jinja::value;
 
 constexpr int kMaxCalls =
-    300;  // nodes inside nodes: a template has some tens, and recursion takes ten a time
-constexpr uint64_t kComparedPerWork = 64;  // bytes, of characters to strip times those of a text
+    300;  // depth of nested nodes: templates reach some tens, and a recursive call adds ten
+constexpr uint64_t kComparedPerWork = 64;  // bytes of the text times bytes of the characters to strip
 constexpr uint64_t kStrippedPerWork = 4;   // bytes
 
 // Stands for an operand that is already known.
@@ -41,7 +41,7 @@ class Call {
   JinjaLimits* const limits_;
 };
 
-// Does the work of a node, through the engine unless there is another form below.
+// Executes a node. This form leaves the work to the engine; the overloads below do it for some nodes.
 template <class Node>
 value Run(Node& node, context& ctx, JinjaLimits&) {
   return node.Node::execute_impl(ctx);
@@ -59,7 +59,7 @@ jinja::statements Known(const std::vector<value>& values) {
   return nodes;
 }
 
-// The arguments of a filter or a test.
+// The name and the arguments of a filter or a test.
 struct NamedCall {
   std::string name;
   bool has_arguments = false;
@@ -110,7 +110,7 @@ value Stripped(const std::string& name, const value& input, const std::vector<va
       Slice(input->val_str, static_cast<size_t>(rest.data() - text.data()), rest.size()));
 }
 
-// Whether a filter or a method makes new texts, rather than returning part of what it is given.
+// Whether a filter or a method makes new texts, rather than returning a part of its input.
 bool MakesTexts(const std::string& name, const value& input) {
   if (IsText(input)) return name != "default" && name != "d";
   return name == "join" || name == "tojson";
@@ -118,7 +118,7 @@ bool MakesTexts(const std::string& name, const value& input) {
 
 value Filter(const statement_ptr& filter, const value& input, context& ctx, JinjaLimits& limits) {
   const NamedCall call = KnownCall(filter, input, ctx, limits);
-  // The engine takes it for the method, which is called with braces.
+  // The engine runs the method of that name, whose format has braces; the filter's has percent signs.
   if (call.name == "format") Refuse("the filter format");
   if (value made = PythonFilter(call.name, input, call.arguments)) return made;
   if (value stripped = Stripped(call.name, input, call.arguments, limits)) return stripped;
@@ -173,7 +173,7 @@ value Run(jinja::member_expression& node, context& ctx, JinjaLimits& limits) {
       return character != nullptr ? character : jinja::mk_val<jinja::value_undefined>("character");
     }
   }
-  // Whose object is known; it is evaluated anew in the next turn of a loop.
+  // Lends the node its known object, so that the engine does not evaluate it again until a loop's next turn.
   statement_ptr known = Known(object);
   std::swap(node.object, known);
   value member = node.jinja::member_expression::execute_impl(ctx);
@@ -239,7 +239,7 @@ value Run(jinja::set_statement& node, context& ctx, JinjaLimits& limits) {
   return jinja::mk_val<jinja::value_undefined>();
 }
 
-// Like the engine's node, and counted.
+// The engine's node, which also keeps to the limits.
 template <class Node>
 struct Bounded final : Node {
   Bounded(Node&& node, JinjaLimits* limits) : Node(std::move(node)), limits(limits) {}
@@ -254,7 +254,7 @@ struct Bounded final : Node {
   JinjaLimits* const limits;
 };
 
-// The filter or the function that an expression ends with; empty if it does not.
+// The name of the filter or function that an expression ends with; empty if there is none.
 std::string MadeBy(const statement_ptr& node) {
   const jinja::statement* named = nullptr;
   if (const auto* filter = jinja::cast_stmt<jinja::filter_expression>(node)) {
@@ -327,7 +327,7 @@ class Nodes {
 
 void Nodes::Bound(statement_ptr& node) {
   if (node == nullptr) return;
-  // Bodies first: the engine does not look at the statements in them, but may look at all others.
+  // Bodies first. Only their statements become Outputs, since the engine may inspect the types of all others.
   if (auto* found = jinja::cast_stmt<jinja::if_statement>(node))
     BoundBody(found->body), BoundBody(found->alternate);
   if (auto* found = jinja::cast_stmt<jinja::for_statement>(node))
@@ -339,7 +339,7 @@ void Nodes::Bound(statement_ptr& node) {
   }
   if (auto* found = jinja::cast_stmt<jinja::call_statement>(node)) BoundBody(found->body);
   if (auto* found = jinja::cast_stmt<jinja::filter_statement>(node)) BoundBody(found->body);
-  // Identifiers, literals and the like stay; conditions only pass values on.
+  // Identifiers, literals and the like stay. So do slices, whose type the engine inspects, not their bounds.
   if (auto* found = jinja::cast_stmt<jinja::slice_expression>(node)) {
     Bound(found->start_expr), Bound(found->stop_expr), Bound(found->step_expr);
   } else {

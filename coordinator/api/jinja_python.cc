@@ -35,7 +35,7 @@ bool IsAscii(const value& text) {
 
 int64_t CharactersIn(const std::string& text) { return std::ranges::count(text, false, IsContinuation); }
 
-// Where the character at this index begins; at the end of the text, its size.
+// The byte offset of the character at `index`. The index after the last character gives the text's size.
 size_t OffsetOf(const std::string& text, int64_t index) {
   size_t at = 0;
   while (index > 0) {
@@ -45,7 +45,7 @@ size_t OffsetOf(const std::string& text, int64_t index) {
   return at;
 }
 
-// repr() of a float: the shortest digits that read back the same, with an exponent from 1e16, below 1e-4.
+// repr() of a float: the shortest digits that read back the same, with an exponent below 1e-4 and from 1e16.
 std::string ReprOf(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
@@ -125,7 +125,7 @@ size_t LastCharacterSize(std::string_view text) {
   return size;
 }
 
-// A whole character never begins in the middle of another one in UTF-8.
+// A substring search finds whole characters: in UTF-8 none begins in the middle of another.
 bool IsStripped(std::string_view character, std::optional<std::string_view> characters) {
   if (characters) return characters->find(character) != characters->npos;
   return std::find(std::begin(kWhiteSpace), std::end(kWhiteSpace), character) != std::end(kWhiteSpace);
@@ -133,7 +133,7 @@ bool IsStripped(std::string_view character, std::optional<std::string_view> char
 
 bool IsBool(const value& v) { return is_val<jinja::value_bool>(v); }
 
-// Whether the lists, or mappings in any order, have equal elements. Keys are found beside their like first.
+// Whether the values are equal; mappings may differ in order. Looks for each key at its own index first.
 bool AreEqual(const value& left, const value& right) {
   constexpr size_t kMostOutOfOrder = 64;
   if (left.get() == right.get()) return true;
@@ -224,7 +224,7 @@ value Words(const value& text) {
   return words;
 }
 
-// Jinja2 compares texts by their lower case, unless it is told not to.
+// Whether the engine orders `v` as Jinja2 does, which by default compares texts by their lower case.
 bool IsLower(const value& v) {
   const std::string text = IsText(v) ? v->val_str.str() : "";
   return !IsText(v) ||
@@ -274,7 +274,7 @@ value PythonFilter(const std::string& name, const value& input, const std::vecto
 void CheckPythonMethod(const std::string& name, const value& input) {
   if (input->is_none()) Refuse("a method of none");
   if (name == "join" && !IsText(input)) Refuse("the method join of a list");
-  // As in transformers' sandbox.
+  // transformers' sandbox forbids this, too.
   if (name == "append" || name == "pop") Refuse("changing a list");
 }
 

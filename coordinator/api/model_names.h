@@ -1,4 +1,4 @@
-// Which names the one model goes by that a coordinator serves.
+// The names of the one model that a coordinator serves.
 #pragma once
 
 #include <algorithm>
@@ -12,15 +12,15 @@
 
 namespace outrider {
 
-// Requests may use any of them, answers use the first: `served`, or if that is empty the target's own. Empty
-// while nobody knows.
+// Returns `served`, or if that is empty the target's own name. Requests may use any, answers use the first.
+// Empty while no target is known.
 inline std::vector<std::string> ModelNames(const std::vector<std::string>& served,
                                            const v1::DescribeResponse& description) {
   if (!served.empty() || !description.has_target()) return served;
   return {description.target().model()};
 }
 
-// NOT_FOUND for a name that is none of them. While nobody knows, a request waits for a target, or is refused.
+// NOT_FOUND if `name` is none of `names`. OK while these are unknown: the request waits for a target later.
 inline absl::Status CheckModel(const std::string& name, const std::vector<std::string>& names) {
   if (name.empty() || names.empty() || std::ranges::count(names, name) > 0) return absl::OkStatus();
   return MakeError(absl::StatusCode::kNotFound, "MODEL_NOT_FOUND",
@@ -28,7 +28,7 @@ inline absl::Status CheckModel(const std::string& name, const std::vector<std::s
                    {{"field", "model"}});
 }
 
-// Of a call that needs a target.
+// The error of a call that needs a target while none is known.
 inline absl::Status NoTarget() {
   return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE", "the target is not reachable");
 }

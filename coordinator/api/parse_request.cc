@@ -22,15 +22,15 @@ namespace outrider {
 namespace {
 
 constexpr int kMaxLogitBiases = 1024;
-// A template takes microseconds and kilobytes for each message.
+// Rendering a message takes microseconds and kilobytes.
 constexpr uint64_t kMaxMessages = 4096;
 constexpr int kMaxEndIds = 1024;
-// Objects take some thirty times their bytes.
+// Parsed JSON takes about thirty times the memory of its text.
 constexpr size_t kMaxFieldBytes = size_t{1} << 20;
 constexpr char kDeveloper[] = "developer";  // the newer name of "system"
 constexpr const char* kRoles[] = {"system", kDeveloper, "user", "assistant", "tool", "function"};
 
-// A separate reason: clients that cut their prompts to the context look for it.
+// The error has a reason of its own, since clients that cut their prompts to the context look for it.
 absl::Status TooLong(absl::string_view length, size_t capacity) {
   const std::string range = absl::StrCat("1 to ", capacity - 1, " tokens");
   return MakeError(absl::StatusCode::kInvalidArgument, "CONTEXT_LENGTH_EXCEEDED",
@@ -38,7 +38,7 @@ absl::Status TooLong(absl::string_view length, size_t capacity) {
                    {{"field", "prompt"}, {"range", range}});
 }
 
-// Whether text is too long however it is tokenised, so that nobody has to read it.
+// Refuses text that is too long however it is tokenized, before anything reads it.
 absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacity) {
   const std::optional<size_t> longest = tokenizer.max_token_bytes();
   if (!longest || bytes < capacity * *longest) return absl::OkStatus();
@@ -53,7 +53,7 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
   if (!tokens.ok()) {
     return FieldError(field, "text that the model's tokenizer can split", tokens.status().message());
   }
-  // A tokenizer may spell tokens that its model lacks, as that of Gemma 3 1B does with <image_soft_token>.
+  // A tokenizer may have tokens that its model lacks, such as <image_soft_token> in Gemma 3 1B's.
   for (const TokenId token : *tokens) {
     if (static_cast<uint32_t>(token) < vocab_size) continue;
     return FieldError(field, absl::StrCat("text whose tokens are below ", vocab_size),
@@ -63,7 +63,7 @@ absl::StatusOr<std::vector<TokenId>> Encode(const std::string& text, bool add_sp
 }
 
 absl::Status CheckMessage(const v1::ChatMessage& message) {
-  // Templates make parts of control tokens of roles.
+  // Templates write roles into control tokens, so only known roles are allowed.
   const std::string& role = message.role();
   if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles)) {
     return FieldError("chat.messages.role", absl::StrJoin(kRoles, ", "), role.empty() ? "empty" : role);
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
   return FieldError("prompt", "text, tokens or chat", "missing");
 }
 
-// Nothing in it is a control token, as in an answer's text.
+// The prediction is plain text, as an answer is: it has no control tokens.
 absl::StatusOr<std::vector<TokenId>> ParsePrediction(const v1::GenerateRequest& proto,
                                                      const Tokenizer& tokenizer, uint32_t vocab_size,
                                                      size_t capacity) {
@@ -214,7 +214,7 @@ absl::Status ParseSamples(const v1::GenerateRequest& proto, int max_samples, Req
   return CheckRange("sample_index", proto.sample_index(), 0, last);
 }
 
-// Checks what a client may make the servers keep for a sequence.
+// Limits what a client can make the servers keep for a sequence.
 absl::Status CheckSizes(const v1::GenerateRequest& proto, int vocab_size) {
   const v1::SamplingParams& sampling = proto.sampling();
   for (const auto& [size, field, most] :
@@ -235,7 +235,7 @@ absl::Status CheckGrammar(const v1::GenerateRequest& proto) {
   return FieldErrorUnder("sampling", ParseGrammar(proto.sampling().grammar()).status());
 }
 
-// Parses the options under which draft and target no longer follow the same parameters.
+// Parses the options that change the draft's distribution (draft_temperature) or the answer's (lenience).
 absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
   if (speculation.has_draft_temperature()) {
     const float temperature = speculation.draft_temperature();
@@ -372,7 +372,7 @@ absl::StatusOr<v1::SamplingParams> ReadSamplingDefaults(const std::string& model
     if (!(*value >= 0 && *value <= 1e9)) return Invalid(path, ": top_k is not in [0, 1e9]");
     sampling.set_top_k(static_cast<uint32_t>(*value));
   }
-  // Nothing of it depends on the vocabulary.
+  // None of these values depends on the vocabulary's size.
   const absl::Status status =
       ValidateSamplingParams(ParseSampling(sampling, {}), std::numeric_limits<int>::max());
   if (!status.ok()) return Invalid(path, ": ", status.message());

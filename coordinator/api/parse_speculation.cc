@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kDepth = 4;  // the default depth of a tree whose shape does not say
+constexpr int kDepth = 4;  // of a tree whose shape gives no depth, when the policy chooses K
 
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
@@ -41,7 +41,7 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
 }
 
-// Why there can be no tree at all; nullopt if there can.
+// Why the request cannot have a tree of any shape; nullopt if it can.
 std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
   const v1::SequenceParams& params = request.params;
   const bool makes_trees =
@@ -67,7 +67,7 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   return std::min(depth, max_draft_tokens);
 }
 
-// A random order is exact for independent draws, and for tokens that were taken.
+// A random order is exact for siblings that were drawn independently, and for those taken without a draw.
 absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
                         Request& request) {
   if (!v1::SiblingOrder_IsValid(speculation.sibling_order())) {
@@ -94,12 +94,12 @@ absl::Status ParseOrder(const v1::SpeculationOptions& speculation, const TreeLim
   return absl::OkStatus();
 }
 
-// The most candidates in the target's rows: VerifyItem.candidates.
+// The most candidates that the target returns per row; see VerifyItem.candidates.
 constexpr int kMaxCandidates = 256;
 constexpr uint32_t kMaxDraftWidth = 256;
 constexpr double kMaxLengthPenalty = 10;
-// How far the draft looks ahead by default, and how many times as many texts it looks at: on the shipped pair
-// 1.9 to 2.5 tokens a call for widths of 8 to 2; more steps yield little.
+// The draft's default depth, and its default width as a multiple of the search's. On the shipped pair they
+// yield 1.9 to 2.5 tokens per target call for widths of 8 to 2; greater depths yield little more.
 constexpr int kBeamDepth = 2;
 constexpr uint32_t kWiderDraft = 3;
 
@@ -120,7 +120,7 @@ absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
   return absl::OkStatus();
 }
 
-// The target names candidates or proposes, not both. A default gives way; K is as it was filled in.
+// With candidates the target cannot propose. If the default would, the draft service or none takes its place.
 absl::Status ReplaceProposer(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
                              Request& request) {
   request.params.clear_proposer();
@@ -134,13 +134,13 @@ absl::Status ReplaceProposer(const v1::SpeculationOptions& speculation, const Re
   return absl::OkStatus();
 }
 
-// A search is for the likeliest texts under the model's own probabilities.
+// A search ranks texts by the model's own probabilities, so sampling controls must not change these.
 absl::Status CheckSampling(v1::SamplingParams sampling) {
   const float temperature = sampling.temperature();
   if (temperature != 0 && temperature != 1) {
     return FieldError("sampling.temperature", "0 or 1 with beam search", absl::StrCat(temperature));
   }
-  // Fields that change nothing may be set.
+  // A field may be set to the value that changes nothing.
   sampling.clear_temperature();
   if (sampling.top_k() == 0) sampling.clear_top_k();
   if (sampling.top_p() == 1) sampling.clear_top_p();
@@ -192,7 +192,7 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    // AUTO drafts no trees, so who wants one keeps the default.
+    // AUTO drafts no trees, so a request with a grammar and a tree keeps the default drafter.
     const std::string& tree = speculation.tree().empty() ? defaults.tree : speculation.tree();
     const bool is_forced = request.params.sampling().has_grammar() && (tree == "none" || tree == "auto");
     request.drafter =
@@ -221,12 +221,12 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     request.adaptive = false;
     request.draft_tokens = 0;
   }
-  // A drafter that gives fewer is not asked for more. AUTO may have more from n-grams.
+  // Asks a proposer for no more than it can give. AUTO has no such limit: n-grams may give more than EAGLE.
   if (const v1::ProposerInfo* own = FindProposer(target, ProposerOf(request.drafter)); own != nullptr) {
     request.draft_tokens = std::min(request.draft_tokens, static_cast<int>(own->max_draft_tokens()));
   }
   if (request.draft_tokens > 0) {
-    // With EAGLE, AUTO saves the call of the draft service.
+    // If the target has EAGLE, AUTO uses that and saves the calls of the draft service.
     const bool has_eagle = FindProposer(target, v1::PROPOSER_EAGLE) != nullptr;
     const bool takes_eagle = request.drafter == v1::DRAFTER_KIND_AUTO && has_eagle;
     request.params.set_proposer(takes_eagle ? v1::PROPOSER_EAGLE : ProposerOf(request.drafter));
@@ -305,7 +305,7 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   params.mutable_sampling()->set_temperature(0);
   params.set_rule(v1::RULE_TOKEN);
   params.clear_lenience();
-  // No seed changes what is found.
+  // A search finds the same texts whatever K is, so the policy may always choose it.
   request.adaptive = defaults.adaptive && !proto.speculation().has_draft_tokens() &&
                      request.drafter != v1::DRAFTER_KIND_NONE;
   if (request.adaptive) {

@@ -1,4 +1,4 @@
-// Errors about a field that a client knows by another name than the service does.
+// Errors about a field that the client knows by another name than the service.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// The message of an error about a field, which usually begins with its name, with `name` in its place.
+// The message of an error about a field. If it begins with the field's name, `name` takes that place.
 inline std::string MessageAbout(const std::string& name, const absl::Status& status) {
   const std::string field = MetadataOf(status, "field");
   std::string message(status.message());

@@ -32,7 +32,7 @@ absl::string_view Find(const std::multimap<grpc::string_ref, grpc::string_ref>& 
                                  : absl::string_view(found->second.data(), found->second.size());
 }
 
-// gRPC knows the address of every connection, but of no channel within the process.
+// gRPC knows the address of every connection, but has none for a channel within the process.
 bool IsInProcess(const std::string& peer) { return peer == "unknown"; }
 
 std::string KeyedHash(absl::string_view bytes, absl::string_view key) {
@@ -70,7 +70,7 @@ std::string ClientWithToken(absl::string_view authorization) {
 }
 std::string ClientWithCertificate(const std::string& name) { return absl::StrCat("certificate:", name); }
 std::string ClientAtHost(absl::string_view host) {
-  // An address of IPv4 at a listener of IPv6.
+  // An IPv6 listener sees an IPv4 client's address with this prefix.
   constexpr absl::string_view kMapped = "::ffff:";
   if (absl::StartsWith(host, kMapped) && absl::StrContains(host, '.')) host.remove_prefix(kMapped.size());
   return absl::StrCat("host:", host);
@@ -80,7 +80,7 @@ std::string ClientAtPeer(absl::string_view peer) {
   if (!absl::ConsumePrefix(&address, "ipv4:") && !absl::ConsumePrefix(&address, "ipv6:")) {
     return ClientAtHost(peer);
   }
-  // A URI, in which brackets and the sign before a zone are escaped.
+  // The peer string is a URI: it escapes brackets, and the percent sign before a zone.
   const std::optional<HostPort> parts =
       ParseHostPort(absl::StrReplaceAll(address, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}}));
   return ClientAtHost(parts ? parts->host : peer);

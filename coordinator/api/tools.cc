@@ -19,7 +19,7 @@ constexpr size_t kMaxTools = 128;  // as in OpenAI's API
 constexpr char kTool[] = "tool";
 constexpr char kCalls[] = "tool_calls";
 
-// OpenAI's API has the arguments of calls as text, and templates write them as an object.
+// Parses the arguments of calls: OpenAI's API has them as a string, but templates write an object.
 void ReadArguments(Json* calls) {
   for (Json& call : *calls) {
     Json* const function = call.is_object() && call.contains("function") ? &call["function"] : &call;
@@ -42,7 +42,7 @@ std::string Description(const Json& tools) {
   return text;
 }
 
-// The calls of a message, as the description asks for them.
+// Writes the calls of a message in the form that Description asks for.
 std::string Calls(const Json& calls) {
   Json list = Json::array();
   for (const Json& call : calls) {
@@ -53,7 +53,7 @@ std::string Calls(const Json& calls) {
   return DumpJson(list.size() == 1 ? list[0] : list);
 }
 
-// Whether the template writes what tools say. Those that mention them do, and others that write any role.
+// Whether the template writes messages of tools: it mentions their role, or writes messages of any role.
 bool WritesTools(const ChatTemplate& chat_template) {
   if (chat_template.Mentions(kTool)) return true;
   constexpr char kSaid[] = "what a tool said";
@@ -62,7 +62,7 @@ bool WritesTools(const ChatTemplate& chat_template) {
   return tried.ok() && absl::StrContains(tried->text, kSaid);
 }
 
-// The message becomes this text alone.
+// Makes `text` the whole content of the message.
 void SetText(std::string text, ChatMessage* message) {
   message->content = std::move(text);
   message->parts.clear();
@@ -74,8 +74,8 @@ v1::ToolFormat ToolFormatOf(const ChatTemplate* chat_template) {
   if (chat_template == nullptr) return v1::TOOL_FORMAT_UNSPECIFIED;
   const auto has = [&](absl::string_view word) { return chat_template->Mentions(word); };
   if (!has("tools")) return v1::TOOL_FORMAT_JSON;
-  // Newer templates of Mistral's have the name outside of the JSON, and some with <tool_call> have XML
-  // within.
+  // Mistral's newer templates write the name outside of the JSON, and some templates with <tool_call> write
+  // XML inside it.
   if (has("[TOOL_CALLS]") && !has("[ARGS]")) return v1::TOOL_FORMAT_MISTRAL;
   if (has("<tool_call>") && !has("<function=") && !has("<arg_key>")) return v1::TOOL_FORMAT_HERMES;
   if (has("ipython") && has("\"parameters\"")) return v1::TOOL_FORMAT_LLAMA;

@@ -1,4 +1,4 @@
-// Tools in conversations, and what a model's chat template makes of them.
+// Tools in conversations, adapted to the support for them in a model's chat template.
 #pragma once
 
 #include "absl/status/status.h"
@@ -8,15 +8,15 @@
 
 namespace outrider {
 
-// How a model with this template writes calls; UNSPECIFIED without a template.
+// The format in which a model with this template calls tools; UNSPECIFIED without a template.
 v1::ToolFormat ToolFormatOf(const ChatTemplate* chat_template);
 
-// INVALID_ARGUMENT unless it is ChatPrompt.tools.
+// INVALID_ARGUMENT unless `tools` is valid as ChatPrompt.tools.
 absl::Status CheckTools(const std::string& tools);
 
-// Makes the conversation, which has been checked, one that the template takes: arguments of calls become
-// objects, and what the template does not know becomes text of messages: the tools, calls of earlier answers,
-// what tools said.
+// Adapts the conversation, which has been checked, to the template. Arguments of calls become JSON objects.
+// Tools, calls of earlier answers and tools' results become text of messages if the template does not support
+// them.
 void AdaptTools(const ChatTemplate& chat_template, Conversation* chat);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// Calls of the service, within its process, that have one answer.
+// Unary calls of the service, from within its process.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -25,8 +25,8 @@ template <typename Request, typename Response>
 using UnaryMethod = void (v1::Inference::StubInterface::async_interface::*)(
     grpc::ClientContext*, const Request*, Response*, std::function<void(grpc::Status)>);
 
-// Calls a method of the service, which must outlive the answer. `done` takes an absl::StatusOr<Response>, on
-// one of gRPC's threads.
+// Calls a method of `service`, which must outlive the call. `done` gets an absl::StatusOr<Response>, on one
+// of gRPC's threads.
 template <typename Request, typename Response, typename Done>
 void StartUnary(v1::Inference::Stub* service, UnaryMethod<Request, Response> method, Request request,
                 const CallMetadata& metadata, Done done) {
@@ -48,7 +48,7 @@ void StartUnary(v1::Inference::Stub* service, UnaryMethod<Request, Response> met
                      });
 }
 
-// The same for a coroutine, whose executor has one thread.
+// Like StartUnary, for a coroutine whose executor has one thread.
 template <typename Request, typename Response>
 asio::awaitable<absl::StatusOr<Response>> CallUnary(v1::Inference::Stub* service,
                                                     UnaryMethod<Request, Response> method, Request request,
@@ -60,7 +60,7 @@ asio::awaitable<absl::StatusOr<Response>> CallUnary(v1::Inference::Stub* service
     SocketEvent done;
   };
   const asio::any_io_executor executor = co_await asio::this_coro::executor;
-  // Lives until gRPC has done with it, perhaps longer than whoever asked.
+  // Lives until gRPC is done with it, perhaps longer than the coroutine.
   const auto answer = std::make_shared<Answer>(executor);
   StartUnary(service, method, std::move(request), metadata,
              [answer, executor](absl::StatusOr<Response> response) {

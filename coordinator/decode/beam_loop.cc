@@ -8,7 +8,7 @@ namespace outrider {
 
 // One text that the search follows: its sequences on draft and target.
 struct BeamLoop::LiveText final : Decoding {
-  // The prompt, followed by `tokens`.
+  // The text begins as the prompt, followed by `tokens`.
   LiveText(const DecodeParts& the_parts, const Request& request, std::span<const TokenId> tokens,
            Clock::time_point received, Clock::time_point deadline, const Fork& fork)
       : Decoding(the_parts, request, received, deadline, fork) {
@@ -17,8 +17,8 @@ struct BeamLoop::LiveText final : Decoding {
   }
   ~LiveText() { parts.policy->End(); }
 
-  // Lets the draft propose what may follow, if anything is to be drafted, and asks the target about all of
-  // it. Errors are those of TargetClient::Verify.
+  // Lets the draft propose tokens unless `length` is 0. Then asks the target for the likeliest tokens after
+  // the text and after each drafted node. Errors are those of TargetClient::Verify.
   asio::awaitable<absl::Status> Look(DraftLength length) {
     if (stopped) co_return absl::CancelledError("cancelled");
     proposal.clear();
@@ -33,7 +33,7 @@ struct BeamLoop::LiveText final : Decoding {
     co_return absl::OkStatus();
   }
 
-  // Continues the text with these tokens; the first ones may be on a path of the last Look.
+  // Appends `tokens` to the text. The first of them may be on a path of the last Look's proposal.
   void Extend(std::span<const TokenId> tokens) {
     const size_t n = generation.size();
     Verdict verdict;
@@ -44,7 +44,7 @@ struct BeamLoop::LiveText final : Decoding {
   }
 
   Proposal proposal;    // of the last Look
-  TargetAnswer answer;  // likewise, if it was OK
+  TargetAnswer answer;  // of the last Look, if it was OK
 };
 
 BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request request,
@@ -95,10 +95,10 @@ asio::awaitable<absl::Status> BeamLoop::Round() {
 
 std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
   std::vector<DraftLength> lengths(texts_.size());
-  // The target's rows add a step that nothing was drafted for.
+  // The target's rows allow one step beyond what was drafted.
   const int k = std::min(request_.draft_tokens, request_.max_tokens - steps() - 1);
   if (!drafts || k <= 0) return lengths;
-  // Likely texts have more of the next ones: each gets nodes in proportion to its probability.
+  // More of the next texts continue likely ones, so each text gets nodes in proportion to its probability.
   const std::vector<BeamSearch::Live>& live = search_.live();
   double sum = 0;
   for (const BeamSearch::Live& text : live) sum += std::exp(text.log_probability - live[0].log_probability);
@@ -145,7 +145,7 @@ int BeamLoop::Advance() {
   for (size_t i = 0; i < search_.live().size(); ++i) {
     const std::vector<TokenId>& tokens = search_.live()[i].tokens;
     const auto origin = static_cast<size_t>(progress.origins[i]);
-    // The likeliest of the texts that begin with one takes its place, the others begin as copies of it.
+    // The likeliest continuation of an old text keeps its sequences. The others begin as copies of them.
     if (texts_[origin] != nullptr) {
       texts_[origin]->Extend(std::span(tokens).last(new_tokens));
       next.push_back(std::move(texts_[origin]));
@@ -189,7 +189,7 @@ std::vector<BeamLoop::Text> BeamLoop::Found() const {
     v1::GenerateResponse chunk = generation.CommitFound(text.tokens, kinds_, text.score, stats);
     chunk.set_sample(static_cast<uint32_t>(found.size()));
     found.push_back({std::move(chunk), generation.progress()});
-    // All of it belonged to one search.
+    // The statistics are those of the whole search, so only its first text reports them.
     stats = v1::SpeculationStats();
     stats.set_exact(true);
   }

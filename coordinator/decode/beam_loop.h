@@ -1,4 +1,4 @@
-// Beam search through draft and target: takes a request to its likeliest texts.
+// Beam search with a draft and a target: finds the likeliest texts for a request.
 #pragma once
 
 #include <exception>
@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-// By the width of a search: whether rounds without a draft give more steps a second than those with one.
-// Learned over all searches of that width. One thread.
+// Whether rounds without a draft give more steps a second than rounds with one, by the width of the search.
+// Learned from all searches of that width. One thread.
 using BeamChoices = std::map<int, MeasuredChoice>;
 
 // Each live text is a sequence of its own on the servers. In a round the draft proposes a tree after each
@@ -32,15 +32,15 @@ class BeamLoop {
 
   // Runs the search to its end. Errors are those of TargetClient::Verify.
   asio::awaitable<absl::Status> Run();
-  // Ends Run, and all work of the servers for it.
+  // Ends Run, and all work that the servers do for it.
   void Stop();
 
   const Request& request() const { return request_; }
-  // So far.
+  // The statistics so far.
   const v1::SpeculationStats& stats() const { return stats_; }
-  // Tokens of each live text.
+  // The number of tokens that each live text has.
   int steps() const { return static_cast<int>(kinds_.size()); }
-  // After Run: the best texts, best first, at most as many as are wanted, each committed as a whole.
+  // After Run: the finished texts, best first, at most Request::samples. Each is committed as a whole.
   struct Text {
     v1::GenerateResponse chunk;  // to send
     Generation::Progress progress;
@@ -53,7 +53,7 @@ class BeamLoop {
   asio::awaitable<absl::Status> Round();
   std::vector<DraftLength> Lengths(bool drafts) const;
   asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
-  // Takes the steps that the rows cover. Returns their number.
+  // Takes the steps that the target's rows cover. Returns how many.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
   void Count(const std::vector<BeamRows>& rows, int steps);
@@ -64,9 +64,9 @@ class BeamLoop {
   const Clock::time_point received_;
   const Clock::time_point deadline_;
   BeamSearch search_;
-  std::vector<std::unique_ptr<LiveText>> texts_;  // of search_.live(), in this order
-  absl::Status failure_;                          // the first
-  std::exception_ptr exception_;                  // likewise
+  std::vector<std::unique_ptr<LiveText>> texts_;  // one for each of search_.live(), in the same order
+  absl::Status failure_;                          // the first error of a Look
+  std::exception_ptr exception_;                  // the first exception of a Look
   TaskGroup looking_;
   bool stopped_ = false;
   std::vector<v1::TokenKind> kinds_;  // of the token that each step appended

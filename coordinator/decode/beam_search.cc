@@ -6,10 +6,10 @@
 namespace outrider {
 namespace {
 
-// Where a live text is among the nodes of the text that it came from.
+// The node at which a live text ends, in the proposal for the old text that it extends.
 struct Place {
   int origin = 0;
-  int node = -1;  // -1: it is that text
+  int node = -1;  // -1: it is the old text itself
 };
 
 // The child of `parent` that holds `token`; -1 if there is none.
@@ -44,7 +44,7 @@ void BeamSearch::Step(std::span<const CandidateRow* const> rows) {
   for (size_t i = 0; i < candidates.size() && next.size() < width; ++i) {
     const Candidate& candidate = candidates[i];
     const bool ends = full || std::ranges::count(options_.end_ids, candidate.token) > 0;
-    // A candidate that ends a text only counts if it is as good as those that go on.
+    // A candidate that ends a text counts only if it is among the best `width` candidates.
     if (ends && i >= width) {
       if (full) break;
       continue;

@@ -17,22 +17,22 @@ struct BeamSearchOptions {
   int width = 1;  // w
   double length_penalty = 1;
   v1::BeamStop stop = v1::BEAM_STOP_AUTO;
-  std::vector<TokenId> end_ids = {};  // a text ends with the first of them
+  std::vector<TokenId> end_ids = {};  // a text ends at the first of these ids
   int max_tokens = 1;
 };
 
-// The arithmetic alone. The semantics are those of Hugging Face transformers, except that sums have double
-// precision. Of equal scores the better beam is first, then the lower token. One thread.
+// The arithmetic of a search, without servers. It has the semantics of Hugging Face transformers, except that
+// sums are in double precision. Equal scores are ordered by beam, best first, then by token. One thread.
 class BeamSearch {
  public:
-  // A text that is followed. `log_probability` is the sum over its tokens.
+  // A text that the search follows. `log_probability` is the sum over its tokens.
   struct Live {
     std::vector<TokenId> tokens;
     double log_probability = 0;
     int parent = 0;  // index among the live texts before the last step
   };
   struct Finished {
-    std::vector<TokenId> tokens;  // with the end id, if one ended it
+    std::vector<TokenId> tokens;  // includes the end id, if one ended the text
     double score = 0;             // log-probability / tokens^length_penalty
   };
 
@@ -40,12 +40,12 @@ class BeamSearch {
 
   const BeamSearchOptions& options() const { return options_; }
 
-  // The tokens of each row that a step may need: as many as go on, besides all that may end a text.
+  // How many tokens of a row a step may need: `width` that go on, besides all that may end a text.
   static int RowSize(const BeamSearchOptions& options) {
     return options.width + static_cast<int>(options.end_ids.size());
   }
 
-  // Appends a token to each live text. rows[i] follows live()[i]: RowSize tokens, or all. Not after the end.
+  // Appends a token to each live text. rows[i] follows live()[i]: RowSize tokens, or all. Only if not over().
   void Step(std::span<const CandidateRow* const> rows);
 
   bool over() const { return live_.empty() || over_; }
@@ -80,17 +80,17 @@ struct BeamRows {
   std::span<const CandidateRow> rows;  // after the text, then after each node
 };
 
-// Returns the nodes that spell the longest prefix of `tokens`, from the root down.
+// Returns the path of nodes, from the root down, that spells the longest possible prefix of `tokens`.
 std::vector<int> PathAlong(const Proposal& proposal, std::span<const TokenId> tokens);
 
 struct BeamProgress {
   int steps = 0;
-  std::vector<int> origins;  // of each live text: index of the text before the call that it begins with
+  std::vector<int> origins;  // for each live text, the index of the old text that it extends
 };
 
-// Takes every step that the rows cover; `beams` are of search.live(), in this order. A step is covered if
-// each live text is one of the nodes. The first that is not still has its rows, those after the texts before
-// it, so a call takes at least one step (Leviathan et al., arXiv 2211.17192, appendix A.4).
+// Takes every step that the rows cover. `beams` are those of search.live(), in the same order. A step is
+// covered if each live text before it is an old text or a drafted node, since the target returned a row after
+// each of these. A call thus takes at least one step (Leviathan et al., arXiv 2211.17192, appendix A.4).
 BeamProgress AdvanceBeams(std::span<const BeamRows> beams, BeamSearch& search);
 
 }  // namespace outrider

@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-// Series that exist from the start can be told from zero to one, and from a scrape that failed.
+// These series exist from the start, so that rates see the first increment and a gap means a failed scrape.
 constexpr const char* kCodes[] = {
     "OK",          "CANCELLED",          "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "UNAUTHENTICATED",
     "UNAVAILABLE", "RESOURCE_EXHAUSTED", "NOT_FOUND",        "INTERNAL"};
@@ -142,7 +142,7 @@ void Metrics::OnRound(const RoundReport& round) {
   target_.OnItem(round.times.verify, round.times.verify_server);
   if (!round.prefill()) chosen_draft_tokens_.Observe(round.chosen);
   const bool was_asked = round.drafted() > 0 || round.draft_status == DraftStatus::kFailed;
-  // The draft, or the target itself. A local drafter is not waited for.
+  // Whether the draft or the target made the proposal. A local drafter is not waited for.
   const bool has_server =
       round.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(round.drafter) != v1::PROPOSER_UNSPECIFIED;
   if (was_asked && has_server) draft_seconds_.Observe(Seconds(round.times.draft));
@@ -212,7 +212,7 @@ v1::SpeculationTotals Metrics::Totals() const {
 void Metrics::CountSpeed(const RoundReport& round) {
   if (round.prefill()) return;
   plain_in_a_row_ = round.speculative() ? 0 : std::min(plain_in_a_row_ + 1, round.running);
-  // With less, a generation has drafted since its turn was last here.
+  // With fewer plain rounds in a row than generations, one of these may have drafted in its last round.
   if (!round.speculative() && plain_in_a_row_ < round.running) return;
   const auto group = std::lower_bound(kMostRunning.begin(), kMostRunning.end(), round.running);
   ByRunning& counters = round.speculative() ? speculative_ : plain_;

@@ -36,24 +36,24 @@ class Metrics {
   void SetKvUsed(double share) {
     for (Gauge* gauge : {&kv_used_, &vllm_kv_used_}) gauge->Set(share);
   }
-  // The prompt is computed: the first token came `seconds` after the request. Once a request.
+  // The prompt is computed and the first token came `seconds` after the request. Call once a request.
   void OnFirstToken(double seconds, size_t prompt_tokens) {
     first_token_seconds_.Observe(seconds);
     prompt_tokens_.Increment(static_cast<double>(prompt_tokens));
   }
-  // A sample has ended, well or not.
+  // A sample has ended, with or without an error.
   void OnSampleEnd(const Generation::Progress& progress) {
     if (progress.tokens > 1) per_token_seconds_.Observe(progress.decode_seconds / (progress.tokens - 1));
   }
-  // A search has ended that asked the target `rounds` times, for `steps` steps.
+  // A beam search has ended. It asked the target `rounds` times and took `steps` steps.
   void OnSearch(uint64_t rounds, int steps) {
     searches_.Increment();
     search_rounds_.Increment(static_cast<double>(rounds));
     search_steps_.Increment(steps);
   }
-  // A request that was let in has ended, `seconds` after it came.
+  // A request that was admitted has ended, `seconds` after it came.
   void OnRequestTime(double seconds) { request_seconds_.Observe(seconds); }
-  // Any request. `code` is "OK" or an absl status code's name.
+  // A request has ended, admitted or not. `code` is "OK" or the name of an absl status code.
   void OnRequestEnd(const std::string& code) { requests_.Add({{"code", code}}).Increment(); }
   // An HTTP request that was refused before it reached the service.
   void OnHttpRefused(int status) { http_refused_.Add({{"code", std::to_string(status)}}).Increment(); }
@@ -62,7 +62,7 @@ class Metrics {
   void OnTargetError(const std::string& reason) { target_errors_.Add({{"reason", reason}}).Increment(); }
   void OnUnexpectedDraft() { draft_.unexpected->Increment(); }
   void OnUnexpectedTarget() { target_.unexpected->Increment(); }
-  // The servers by address, and whether they can be used. Removes the series of all others.
+  // Sets, by address, whether each server can be used. Removes the series of all other servers.
   using ServersUp = std::map<std::string, bool>;
   void SetDrafts(const ServersUp& up) { draft_.SetUp(up); }
   void SetTargets(const ServersUp& up) { target_.SetUp(up); }
@@ -117,14 +117,14 @@ class Metrics {
   struct DrafterCounters {
     Counter *drafts, *first_accepted, *drafted, *accepted;
   };
-  // What speculation gains: the time that rounds take for their tokens, with and without it. Rounds are
-  // grouped by the number of generations in progress, since these share forward passes. A plain round counts
-  // only if none of the others drafts either: it would wait for theirs. A round whose draft was asked in vain
+  // The time and the tokens of rounds with and without speculation, which show its gain. Rounds are grouped
+  // by the number of generations in progress, since these share forward passes. A plain round counts only if
+  // no other generation drafts either, since it would wait for the drafts. A round whose draft gave nothing
   // counts as speculative, since speculation cost that time. Prompt rounds do not count. Executor thread.
   struct SpeedCounters {
     Counter *seconds, *tokens;
   };
-  // The largest number of generations of each group; the last group has the rest.
+  // The largest number of generations in each group. The last group has all larger numbers.
   static constexpr std::array<int, 7> kMostRunning = {1, 2, 4, 8, 16, 32, 64};
   using ByRunning = std::array<SpeedCounters, kMostRunning.size() + 1>;
 
@@ -207,7 +207,7 @@ class Metrics {
   Gauge& running_ = Show("requests_running", "Requests in progress.");
   Gauge& waiting_ = Show("requests_waiting", "Requests that wait for their turn to begin.");
   Gauge& kv_used_ = Show("target_kv_used_ratio", "Share of KV blocks in use, the mean of the targets.");
-  // The same by the names that the Gateway API's inference extension reads of vLLM.
+  // The same values under vLLM's names, which the Gateway API's inference extension reads.
   Gauge& vllm_running_ = ShowAsVllm("num_requests_running", "As outrider_requests_running.");
   Gauge& vllm_waiting_ = ShowAsVllm("num_requests_waiting", "As outrider_requests_waiting.");
   Gauge& vllm_kv_used_ = ShowAsVllm("kv_cache_usage_perc", "As outrider_target_kv_used_ratio.");

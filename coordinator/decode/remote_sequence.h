@@ -1,4 +1,4 @@
-// What one server is believed to hold of a sequence, and hence what it must be sent next.
+// The part of a sequence that one server is believed to hold, and so what it must be sent next.
 #pragma once
 
 #include <algorithm>
@@ -25,21 +25,21 @@ struct Fork {
 enum class Remedy {
   kResend,  // the belief was wrong and is corrected: send what the server lacks, at once
   kWait,    // the server has no room: send it again later
-  kNone,    // no tokens or parameters would help
+  kNone,    // sending tokens or parameters again would not help
 };
 
-// A belief that is wrong costs tokens that are sent again, once the server has said so. One thread.
+// A wrong belief is harmless: the server refuses the item, and the tokens are sent again. One thread.
 class RemoteSequence {
  public:
   explicit RemoteSequence(Fork fork = {})
       : held_(fork.tokens), agreed_(fork.tokens), fork_of_(std::move(fork.of)) {}
 
-  // Index of the first token to send when n tokens are committed: after those that the server holds and that
-  // are known to be committed, but less than n, since an item must not be empty.
+  // The index of the first token to send when n tokens are committed. Skips the tokens that the server holds
+  // and that are known to be committed, except the last of the n, since an item must not be empty.
   uint32_t Base(size_t n) const { return static_cast<uint32_t>(std::min({held_, agreed_, n - 1})); }
 
-  // What a sequence can begin as that shares its first `assumed` tokens with this one, known here as `id`:
-  // those of them that the server holds, committed or only drafted so far.
+  // The fork for a new sequence that shares its first `assumed` tokens with this one, which the server knows
+  // as `id`. It has those of them that the server holds, whether committed or only drafted.
   Fork Branch(const std::string& id, size_t assumed) const { return {id, std::min(held_, assumed)}; }
 
   // Whether the next item can omit the parameters.
@@ -48,13 +48,13 @@ class RemoteSequence {
   // The sequence that this one is to begin as a copy of; empty once the server knows this one.
   const std::string& fork_of() const { return fork_of_; }
 
-  // Call before an item is sent. A new boot id means that nothing is left there.
+  // Call before an item is sent. A new boot id means that the server has lost the sequence.
   void OnServer(uint64_t boot_id) {
     if (boot_id_ != 0 && boot_id != boot_id_) Forget();
     boot_id_ = boot_id;
   }
 
-  // An item with all n tokens was answered: of the `cached` there, the first n + accepted are committed.
+  // An item with all n tokens was answered. The first n + accepted of the `cached` tokens are committed.
   void OnAnswer(size_t cached, size_t n, size_t accepted) {
     params_known_ = true;
     fork_of_.clear();
@@ -62,7 +62,7 @@ class RemoteSequence {
     agreed_ = std::min(cached, n + accepted);
   }
 
-  // The round's verdict came later: `accepted` of the drafted tokens that the server holds are committed.
+  // The verdict came after the answer: `accepted` of the drafted tokens that the server holds are committed.
   void OnVerdict(size_t n, size_t accepted) {
     if (agreed_ == n) agreed_ = std::min(held_, n + accepted);
   }
@@ -92,7 +92,7 @@ class RemoteSequence {
     }
   }
 
-  // Takes nothing of the sequence as held: all of it is sent next.
+  // Assumes that the server holds nothing of the sequence, so that all of it is sent next.
   void Forget() {
     held_ = agreed_ = 0;
     params_known_ = false;
@@ -112,10 +112,10 @@ class RemoteSequence {
   bool params_known_ = false;
 };
 
-// Fills in those of the first `end` tokens, first the generation's and then `assumed`, that `remote` lacks,
-// as round `round` of the sequence that the server knows as `sequence_id`. Sends parameters unless the server
-// knows them or some tokens are assumed: such a sequence has those of the one that it is a copy of. An item
-// of a round that is traced says what it belongs to.
+// Fills in the tokens that the server lacks, as round `round` of the sequence that it knows as `sequence_id`.
+// The sequence has `end` tokens: the generation's, then `assumed`. Sends the parameters unless the server
+// knows them or some tokens are assumed: such a sequence is a copy, and has those of its origin. In a round
+// that is traced, the item carries the traceparent.
 inline void FillUpdate(const Generation& generation, std::span<const TokenId> assumed,
                        const std::string& sequence_id, const RemoteSequence& remote, uint64_t round,
                        size_t end, v1::SequenceUpdate* update) {

@@ -10,10 +10,10 @@
 namespace outrider {
 namespace {
 
-// Positions of the prompt in one chunk: with 20 alternatives each, half a millisecond's work and 100 kB.
+// Prompt positions in one chunk. With 20 alternatives each, they take half a millisecond and 100 kB.
 constexpr int kPromptPiece = 128;
 
-// Rounds of an answer that have a span: a trace of thousands is of no use.
+// Which rounds of an answer have a span: the first ones, then one in so many. A trace of all is of no use.
 constexpr uint64_t kFirstRoundsTraced = 16;
 constexpr uint64_t kTraceRoundEvery = 16;
 
@@ -85,7 +85,7 @@ asio::awaitable<absl::StatusOr<int>> RoundLoop::SendPromptLogprobs(const Generat
     generation.AddPromptLogprobs(prompt, sent, kPromptPiece, &piece);
     sent += kPromptPiece;
     if (absl::Status status = co_await send_(std::move(piece)); !status.ok()) co_return status;
-    // Others' rounds go on between pieces.
+    // Other generations' rounds run between pieces.
     co_await asio::post(co_await asio::this_coro::executor, asio::use_awaitable);
   }
   co_return sent;
@@ -99,7 +99,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // The draft proposes...
   Proposal proposal;
   DraftStatus draft_status = DraftStatus::kUsable;
-  // Where the target proposes, the length was chosen before its verdict, which may have left less room.
+  // If the target proposes, the length was chosen before its verdict, which may have left less room.
   const bool target_proposes = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
   DraftLength length = target_proposes ? next_ : parts.policy->Choose(generation);
   length.most = std::min(length.most, std::max(generation.DraftRoom(), 0));
@@ -108,7 +108,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     drafter->Begin(length);
     proposal = co_await drafter->Take(&times.draft_server);
     draft_status = drafter->status();
-    // A proposal begun ahead has the K that was chosen then.
+    // A draft that stops by itself chose its own K, and a proposal begun ahead has the K chosen then.
     const bool has_own_k = length.stop || drafter->ahead().steps > 0;
     if (has_own_k && !proposal.empty()) k = static_cast<int>(proposal.size());
   }
@@ -121,7 +121,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
     drafter->RunAhead(proposal, parts.policy->Outcomes(generation, proposal));
   };
   const bool runs_ahead = length.ahead && proposal_was_made;
-  // It does not while it scores the prompt.
+  // The target proposes nothing while it scores the prompt.
   const bool is_next = target_proposes && !generation.WantsPromptLogprobs();
   next_ = is_next ? parts.policy->ChooseNext(generation) : DraftLength();
   const bool asks = next_.most > 0 && drafter->WantsTargetProposal();
@@ -134,7 +134,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   }
   if (proposal_was_made && proposal.empty()) draft_status = DraftStatus::kFailed;
   const Clock::time_point verified = Clock::now();
-  // A proposal that the next round verifies counts there.
+  // The time of the target's own proposal counts in the next round, which verifies it.
   asking_ = std::chrono::microseconds(answer->next.timing.compute_us());
   times.verify = verified - proposed - asking_;
   times.verify_server = answer->timing;
@@ -171,7 +171,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
 }
 
 void RoundLoop::Report(const RoundReport& report, v1::GenerateResponse* chunk) {
-  // The time of the prompt's round says nothing of those that follow.
+  // The time of the prompt's round says nothing about the rounds that follow.
   if (!report.prefill()) parts.policy->OnRound(report);
   parts.metrics->OnRound(report);
   parts.metrics->OnEmitted(*chunk);

@@ -1,5 +1,5 @@
-// The loop that everything else serves: propose, verify, commit, send. And what it works with: a generation
-// together with its drafter and its client of the target.
+// The main loop of a generation: propose, verify, commit, send. Also the parts that it works with: a
+// generation together with its drafter and its client of the target.
 #pragma once
 
 #include <functional>
@@ -21,7 +21,7 @@
 
 namespace outrider {
 
-// What all generations share; outlives them.
+// The parts that all generations share. They outlive the generations.
 struct DecodeParts {
   asio::any_io_executor executor;
   const Tokenizer* tokenizer;
@@ -38,9 +38,9 @@ struct DecodeParts {
 // whose parts are missing. `fork` is for the draft service.
 std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& parts, Fork fork);
 
-// For a sample, or for a text that a search follows. Executor thread.
+// A generation and its servers, for a sample or for a text that a beam search follows. Executor thread.
 struct Decoding {
-  // A request from `received` to `deadline`. The servers begin the sequence as a copy of `fork`.
+  // `received` is when the request came. The servers begin its sequence as a copy of `fork`.
   Decoding(const DecodeParts& the_parts, Request request, Clock::time_point received,
            Clock::time_point deadline, const Fork& fork)
       : parts(the_parts),
@@ -49,7 +49,7 @@ struct Decoding {
         target(parts.targets, parts.metrics, &generation, deadline, fork) {}
   ~Decoding() { Stop(); }
 
-  // Call when the generation is over or its client gone: the servers release what they hold of it, and
+  // Call when the generation is over or its client is gone. The servers release what they hold of it, and
   // compute nothing more for it. Ends a Take or Verify in progress.
   void Stop() {
     if (std::exchange(stopped, true)) return;
@@ -64,7 +64,7 @@ struct Decoding {
   bool stopped = false;
 };
 
-// Takes one generation to its end. An error ends it early; what was sent before stands. Executor thread.
+// Runs one generation to its end. An error ends it early; the chunks sent before the error stand.
 class RoundLoop final : public Decoding {
  public:
   // Sends a chunk to the client. Returns when there is room for more, or an error when nobody reads any more.
@@ -81,12 +81,12 @@ class RoundLoop final : public Decoding {
 
  private:
   asio::awaitable<absl::Status> Round();
-  // Begins the span of the next round, if that is to have one.
+  // Begins the span of the next round, if the round is to be traced.
   void TraceRound();
   // Sends the first of the requested prompt positions in chunks of their own. Returns how many positions it
-  // has sent; the rest goes with the first token.
+  // has sent; the others go with the first token.
   asio::awaitable<absl::StatusOr<int>> SendPromptLogprobs(const Generation::Logprobs& prompt);
-  // Reports a round to policy, metrics and log and, if it asked for a trace, in the client's `chunk`.
+  // Reports a round to the policy, the metrics and the log, and in `chunk` if the client asked for a trace.
   void Report(const RoundReport& report, v1::GenerateResponse* chunk);
 
   const SendChunk send_;

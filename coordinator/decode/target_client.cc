@@ -12,8 +12,8 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; longer prefixes take several
-constexpr int kMaxFailures = 8;          // being refused this often in a row is a defect, not a loss
+constexpr size_t kMaxItemTokens = 8192;  // tokens in one item; a longer prefix takes several items
+constexpr int kMaxFailures = 8;          // more refusals in a row are a defect, not lost state
 
 uint32_t BytesOf(const DraftNodes& nodes) {
   size_t bytes = 0;
@@ -26,7 +26,7 @@ uint32_t ProposeMicroseconds(const v1::VerifyResult& result) {
   return std::min(result.propose_us(), result.timing().compute_us());
 }
 
-// Converts the target's own proposal, which was asked for as a chain or tree of that length.
+// Converts the target's own proposal, a chain or tree for which the length `asked` was asked.
 absl::StatusOr<Proposal> ParseOwnProposal(const DraftNodes& nodes, const DraftLength& asked, v1::Rule rule,
                                           int vocab_size) {
   const auto error = [](absl::string_view reason, absl::string_view message) {
@@ -57,7 +57,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
     if (losses_.suspect()) {
       turn.emplace(&link->suspects(), &wake_);
       if (absl::Status status = co_await WaitForTurn(*turn, *link); !status.ok()) co_return status;
-      if (!link->up()) continue;  // it went while others had their turns
+      if (!link->up()) continue;  // the link went down while others had their turns
     }
     remote_.OnServer(link->info()->boot_id());
     const size_t n = generation_->size();
@@ -65,7 +65,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
     if (generation_->WantsPromptLogprobs()) remote_.Forget();
     if (n - remote_.Base(n) > kMaxItemTokens && !generation_->WantsPromptLogprobs()) {
       if (absl::Status status = co_await SendPrefix(); !status.ok()) co_return status;
-      // That was a round of its own, and rounds only go up.
+      // The prefix was a round of its own, and round numbers must increase.
       round_ = generation_->NextRound();
       continue;
     }
@@ -74,7 +74,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
     const uint32_t proposal_bytes = generation_->request().trace ? BytesOf(item.verify().draft()) : 0;
     call_ = link->Start(std::move(item), pin_.sequence_id(), round_, /*patient=*/losses_.suspect());
     if (const auto* const now = std::exchange(away, nullptr)) {
-      // The item leaves first.
+      // Lets the item leave first.
       co_await asio::post(link->executor(), asio::use_awaitable);
       if (stopped_) co_return absl::CancelledError("cancelled");
       (*now)();
@@ -93,7 +93,7 @@ asio::awaitable<absl::StatusOr<TargetAnswer>> TargetClient::Verify(Proposal& pro
     }
     const bool had_proposal = !proposal.empty();
     if (absl::Status status = Recover(answer, proposal); !status.ok()) co_return status;
-    // Different content needs a different round.
+    // An item with other content needs another round number.
     if (had_proposal && proposal.empty()) round_ = generation_->NextRound();
   }
 }
@@ -152,7 +152,7 @@ TargetProposal TargetClient::TakeProposal(const v1::VerifyResult& result, const 
   }
   taken.status = DraftStatus::kFailed;
   metrics_->OnDraftError(ReasonOf(nodes.status()));
-  // An empty proposal is short of memory, not wrong.
+  // An empty proposal means that the target was short of memory, not that something is wrong.
   if (!result.verdict().proposal().empty()) {
     LogWarning("proposal of the target dropped", {{"error", nodes.status().message()}});
   }
@@ -166,7 +166,7 @@ bool TargetClient::CanPropose() const {
 void TargetClient::FillTokens(size_t end, v1::VerifyItem* verify) const {
   v1::SequenceUpdate* update = verify->mutable_sequence();
   FillUpdate(*generation_, {}, pin_.sequence_id(), remote_, round_, end, update);
-  // A target that came later may lack the proposer, and would refuse the sequence.
+  // A target that joined later may lack the proposer, and would refuse the sequence.
   if (update->has_params() && !CanPropose()) update->mutable_params()->clear_proposer();
 }
 
@@ -189,7 +189,7 @@ v1::TargetItem TargetClient::MakeItem(const Proposal& proposal, const DraftLengt
 asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& turn, const TargetLink& link) {
   const Clock::time_point began = Clock::now();
   while (!turn.has_come() && !stopped_) {
-    // A target that answers others comes to this one too.
+    // A target that answers other items will get to this one too.
     const Clock::time_point patience = std::max(began, link.last_answer()) + link.options().patience;
     const Clock::time_point end = std::min(deadline_, patience);
     if (Clock::now() >= end) break;
@@ -255,7 +255,7 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
   losses_.OnAnswer(sent_);
   switch (remote_.OnRefusal(status, answer.result.cached())) {
     case Remedy::kWait:
-      // Preempted: others need the room for a while.
+      // The target has no room now. It may have preempted the sequence, because others need its blocks.
       not_before_ = Clock::now() + full_pause_.Next(RetryAfter(status));
       return absl::OkStatus();
     case Remedy::kResend:

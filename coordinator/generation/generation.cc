@@ -10,7 +10,7 @@
 namespace outrider {
 namespace {
 
-// Equal parameters have equal names; the servers only compare.
+// Equal parameters have equal hashes. The servers only compare them.
 uint64_t HashOf(const v1::SequenceParams& params) {
   uint64_t hash = kEmptyPrefixHash;
   for (unsigned char byte : params.SerializeAsString()) hash = ExtendPrefixHash(hash, byte);
@@ -52,7 +52,7 @@ std::optional<v1::GenerateResponse> Generation::FinishedAlready() {
 bool Generation::Append(TokenId token, std::string* text) {
   Push(token);
   if (std::ranges::count(request_.end_ids, token) > 0) {
-    // The id that ends a text is no part of it, but text held back for a stop string is.
+    // An end id is not part of the text, but text held back for a possible stop string is.
     text->append(stops_.Append(detokenizer_.Flush()));
     if (!stops_.match()) text->append(stops_.Flush());
     ended_ = v1::FINISH_REASON_STOP;
@@ -75,7 +75,7 @@ v1::GenerateResponse Generation::Commit(const Proposal& proposal, const Verdict&
   v1::GenerateResponse chunk;
   chunk.set_position(static_cast<uint32_t>(emitted()));
   if (stats_.rounds() == 0) chunk.set_prompt_tokens(static_cast<uint32_t>(request_.prompt.size()));
-  bool over = Room() == 0;  // only the prompt was asked about
+  bool over = Room() == 0;  // only the prompt was to be scored
   if (over) ended_ = v1::FINISH_REASON_LENGTH;
   for (size_t i = 0; i < verdict.path.size() && !over; ++i) {
     over = Emit(proposal[verdict.path[i]].token, v1::TOKEN_KIND_ACCEPTED, &chunk);
@@ -140,7 +140,7 @@ void Generation::CountToken(v1::TokenKind kind) {
 void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing) {
   stats_.set_rounds(stats_.rounds() + 1);
   if (proposal.empty()) {
-    // Depths that are not tried are forgotten; otherwise a run of bad luck would be believed for ever.
+    // Old acceptance fades even without drafts. Otherwise a run of bad luck would be believed forever.
     recent_acceptance_.Age(1);
     return;
   }

@@ -1,5 +1,5 @@
-// The truth about one request: its committed tokens, the text they make, and whether it is over; how much a
-// round of it drafts, and the report on a round that has its verdict.
+// The state of one request: its committed tokens, their text, and whether it is over. Also how much a round
+// of it drafts, and the report on a round that has its verdict.
 #pragma once
 
 #include <algorithm>
@@ -26,33 +26,33 @@ namespace outrider {
 
 // A request that has been checked, with every default filled in.
 struct Request {
-  std::vector<TokenId> prompt;  // at least one; leaves room for one more in the context
+  std::vector<TokenId> prompt;  // at least one token; leaves room for one more in the context
   std::vector<TokenId> resumed;
   std::vector<TokenId> prediction;  // what the answer is likely to repeat
   v1::SequenceParams params;
-  std::shared_ptr<const Grammar> grammar;  // that of `params`, for bytes; null: none
+  std::shared_ptr<const Grammar> grammar;  // that of `params`, over bytes; null: none
   v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   int draft_tokens = 0;           // K
   bool adaptive = false;          // draft_tokens is only the largest K; the policy chooses
   std::optional<TreeShape> tree;  // what to draft; unset: chains
   bool chooses_tree = false;      // the policy chooses between chains and trees
-  int max_tree_nodes = 0;         // of the trees it may choose
+  int max_tree_nodes = 0;         // the most nodes of a tree that the policy chooses
   v1::Schedule schedule = v1::SCHEDULE_LOCKSTEP;
   std::vector<std::string> stop_strings;
   std::vector<TokenId> end_ids;  // each ends the generation; excludes the model's own if those are ignored
   int max_tokens = 0;            // cut to the context
-  int max_draft_context = std::numeric_limits<int>::max();  // no drafts where prompt and answer are longer
+  int max_draft_context = std::numeric_limits<int>::max();  // no drafts once prompt and answer are longer
   bool trace = false;
   bool echo = false;
   int prompt_logprobs = -1;  // alternatives to report with each prompt token; -1: none
   v1::RequestContext context;
   int samples = 1;  // their sample indices begin at that of `params`
-  // If set, a beam search: nothing is sampled. All is filled in; `samples` is the number of texts wanted.
+  // If set, the request is a beam search, which samples nothing, and `samples` is the number of texts wanted.
   std::optional<v1::BeamOptions> beam;
-  int candidates = 0;  // for the search: likeliest tokens that the target reports instead of a verdict
+  int candidates = 0;  // for the beam search: likeliest tokens that the target reports instead of a verdict
 };
 
-// Only Commit adds tokens, and only committed tokens count for text, stops and usage. One thread.
+// Only committed tokens count for text, stops and usage. Only beam search adds others (Extend). One thread.
 class Generation {
  public:
   // `request` has been checked; `received` is when it came. The tokenizer must outlive this.
@@ -75,54 +75,54 @@ class Generation {
 
   // How many more tokens may be emitted. A round emits up to K + 1.
   int Room() const { return request_.max_tokens - emitted(); }
-  // How many tokens may be drafted next: one fewer than that, within the context that is drafted in.
+  // How many tokens may be drafted next: at most Room() - 1, and within max_draft_context. Can be negative.
   int DraftRoom() const {
     return std::min(Room() - 1, request_.max_draft_context - static_cast<int>(size()));
   }
 
-  // The target already had this many tokens of the prompt from other sequences.
+  // The target found this many tokens of the prompt in its prefix cache.
   void OnPromptCached(uint32_t tokens) { cached_prompt_tokens_ = tokens; }
 
   // Whether the prompt is still to be scored; true before the first round only.
   bool WantsPromptLogprobs() const { return request_.prompt_logprobs >= 0 && stats_.rounds() == 0; }
 
-  // What the items of a round that is traced belong to, as a traceparent; empty: the round is not.
+  // The traceparent that the items of this round carry; empty: the round is not traced.
   void SetRoundTrace(const std::string& traceparent) { round_trace_ = traceparent; }
   const std::string& round_trace() const { return round_trace_; }
 
   // Returns the number of the next item of this sequence, for either server.
   uint64_t NextRound() { return ++last_round_; }
 
-  // Commits a round: the tokens on the verdict's path through `proposal`, then its own, up to the first that
-  // ends the generation. Returns the chunk to send, with `finish` if it is over.
+  // Commits a round: the tokens on the verdict's path through `proposal`, then the verdict's own token, up to
+  // the first that ends the generation. Returns the chunk to send, with `finish` if the generation is over.
   // The first `predicted` tokens of the proposal were drafted from the request's prediction.
   v1::GenerateResponse Commit(const Proposal& proposal, const Verdict& verdict, size_t predicted = 0);
 
-  // For a search: appends tokens that may not be committed after all. Makes no text, checks for no end.
+  // For a beam search: appends tokens that may still be abandoned. Makes no text, checks for no end.
   void Extend(std::span<const TokenId> tokens) {
     for (TokenId token : tokens) Push(token);
   }
 
-  // Commits a text that a search found, `kinds` saying whose its tokens are. Returns the one chunk to send.
+  // Commits a text that a beam search found; `kinds` has its tokens' kinds. Returns the only chunk to send.
   v1::GenerateResponse CommitFound(std::span<const TokenId> tokens, std::span<const v1::TokenKind> kinds,
                                    double score, const v1::SpeculationStats& search);
 
-  // Counts a round whose outcome was drafted for in advance, rightly or not. Call before Commit.
+  // Counts a round with drafts for its outcomes. `hit`: its outcome was one of them. Call before Commit.
   void CountAhead(bool hit) {
     stats_.set_ahead_rounds(stats_.ahead_rounds() + 1);
     stats_.set_ahead_hits(stats_.ahead_hits() + (hit ? 1 : 0));
   }
 
-  // Adds the tokens' texts to the round's log-probabilities, and these to the chunk that Commit made.
+  // Adds the round's log-probabilities, with the texts of the tokens, to the chunk that Commit made.
   using Logprobs = google::protobuf::RepeatedPtrField<v1::PositionLogprobs>;
   void AddLogprobs(const Logprobs& emitted, v1::GenerateResponse* chunk) const;
-  // Does so for at most `most` of the prompt's from `first` on; adds the prompt once, if it is echoed.
+  // Does so for at most `most` prompt positions from `first` on. Adds the prompt once, if it is echoed.
   void AddPromptLogprobs(const Logprobs& prompt, int first, int most, v1::GenerateResponse* chunk);
 
   // Before the first round: returns the chunk to send if the resumed tokens already end the generation.
   std::optional<v1::GenerateResponse> FinishedAlready();
 
-  // What the last round with a proposal counted.
+  // The counts of the last round with a proposal.
   const RoundTally& tally() const { return tally_; }
   // Acceptance of this generation's own drafted tokens.
   const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
@@ -131,11 +131,11 @@ class Generation {
   std::optional<v1::FinishReason> finish_reason() const { return ended_; }
   const v1::SpeculationStats& stats() const { return stats_; }
 
-  // What this call has emitted so far, without the resumed tokens, and how long that took.
+  // How many tokens this call has emitted so far, without the resumed ones, and how long that took.
   struct Progress {
     int tokens;
     double first_token_seconds;  // from receipt to the first token
-    double decode_seconds;       // from there to the last one
+    double decode_seconds;       // from the first token to the last
   };
   Progress progress() const {
     return {.tokens = emitted() - static_cast<int>(request_.resumed.size()),
@@ -197,9 +197,9 @@ class Generation {
 
 struct DraftLength {
   int most = 0;  // K; for a tree, the depth
-  // When a draft model stops before that. Other drafters ignore it.
+  // When a draft model stops early. Other drafters ignore it.
   std::optional<DraftStop> stop = {};
-  // The draft also works on likely outcomes of the round while it is verified. Other drafters ignore it.
+  // The draft model also works on likely outcomes while the round is verified. Other drafters ignore it.
   bool ahead = false;
   std::optional<TreeShape> tree = {};  // unset: a chain
 };
@@ -220,9 +220,9 @@ enum class DraftStatus {
 
 struct AheadReport {
   bool runs = false;         // the schedule was to draft while this round was verified
-  int steps = 0;             // draft steps for what was verified, if begun while the previous round was
+  int steps = 0;             // draft steps of this round's proposal if it was begun ahead, else 0
   int branches = 0;          // outcomes of this round that were drafted for
-  bool hit = false;          // its outcome was one of them
+  bool hit = false;          // the outcome of this round was one of them
   size_t wasted_tokens = 0;  // drafted for outcomes that did not come, as far as the draft had answered
 };
 
@@ -236,19 +236,19 @@ struct RoundTimes {
   Clock::duration round{};
 };
 
-// From receipt to answer.
+// The server's time from receipt to answer.
 inline uint32_t ServerMicroseconds(const v1::ItemTiming& timing) {
   return timing.queue_us() + timing.compute_us();
 }
 
-// Its pointers stay valid until the report has been taken.
+// Its pointers need only be valid while the report is handled.
 struct RoundReport {
   const Generation* generation;  // the round is committed
   const Proposal* proposal;      // what was verified
   const Verdict* verdict;
   v1::DrafterKind drafter;  // who proposed; matters only if anything was proposed
   DraftStatus draft_status;
-  int chosen;               // K as asked for, or as given by a draft that chooses it
+  int chosen;               // K as asked for, or as chosen by the draft
   int emitted;              // tokens
   int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
@@ -257,7 +257,7 @@ struct RoundReport {
 
   // Whether the round computed the prompt.
   bool prefill() const { return generation->stats().rounds() == 1; }
-  // Whether the draft was to be asked, and could be.
+  // Whether a draft was wanted and the drafter could be asked.
   bool speculative() const { return chosen > 0 && draft_status != DraftStatus::kAway; }
   int drafted() const { return static_cast<int>(proposal->size()); }
   int accepted() const { return static_cast<int>(verdict->path.size()); }

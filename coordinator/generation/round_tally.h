@@ -1,4 +1,4 @@
-// What a round counts, in one place for the answer's statistics, the metrics and the policy.
+// The counts of a round, in one place for the answer's statistics, the metrics and the policy.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ struct OfferedNode {
   bool accepted = false;
 };
 
-// The nodes after the last committed token or a node of `path`, in order; in a chain all have rank 0.
+// The nodes whose parent is the last committed token or on `path`, in order. In a chain all have rank 0.
 inline std::vector<OfferedNode> OfferedNodes(std::span<const ProposalNode> proposal,
                                              std::span<const int> path) {
   std::vector<OfferedNode> offered;
@@ -39,7 +39,7 @@ struct RoundTally {
   std::vector<int> depths = {};           // of each drafted token
   int accepted = 0;                       // accepted tokens up to the end of the text
   int accepted_after_end = 0;             // accepted tokens after it
-  std::vector<OfferedNode> offered = {};  // for a tree
+  std::vector<OfferedNode> offered = {};  // for a tree; else empty
 };
 
 inline void AddAt(int index, uint64_t count, google::protobuf::RepeatedField<uint64_t>* counts) {
@@ -47,7 +47,7 @@ inline void AddAt(int index, uint64_t count, google::protobuf::RepeatedField<uin
   *counts->Mutable(index) += count;
 }
 
-// Adds a round with a proposal; the caller counts rounds.
+// Adds the counts of a round with a proposal. The caller counts `rounds`.
 inline void AddTally(const RoundTally& tally, v1::SpeculationStats* stats) {
   stats->set_drafts(stats->drafts() + 1);
   const double share = static_cast<double>(tally.accepted) / static_cast<double>(tally.depths.size());
@@ -71,7 +71,7 @@ inline void AddTally(const RoundTally& tally, v1::SpeculationStats* stats) {
   }
 }
 
-// Sums the counts of several generations; the sum is exact if each is. `sum` begins with exact = true.
+// Adds a generation's counts to `sum`, which begins with exact = true and stays exact if each of them is.
 inline void AddCounts(const v1::SpeculationStats& stats, v1::SpeculationStats* sum) {
   if (const uint64_t drafts = sum->drafts() + stats.drafts(); drafts > 0) {
     const double shares = sum->mean_round_acceptance() * static_cast<double>(sum->drafts()) +

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The texts of a list of parts; nullopt if it is none, or a part is not just a text.
+// The texts of a list of parts; nullopt if `content` is no list, or a part is not just a text.
 std::optional<std::vector<std::string>> TextParts(const Json& content) {
   if (!content.is_array()) return std::nullopt;
   std::vector<std::string> texts;
@@ -31,7 +31,7 @@ std::optional<std::vector<std::string>> TextParts(const Json& content) {
   return texts;
 }
 
-// A message's content: text, or parts that are text. An assistant's that called tools may have none.
+// Sets a message's content: a string, text parts or, for an assistant, none. Returns false for anything else.
 bool SetContent(const Json& message, v1::ChatMessage* turn) {
   const auto found = message.find("content");
   if (found == message.end() || found->is_null()) return turn->role() == "assistant";
@@ -45,7 +45,7 @@ bool SetContent(const Json& message, v1::ChatMessage* turn) {
   return true;
 }
 
-// A call as an earlier answer had it, or with its arguments as an object.
+// Whether `call` is a tool call as in an answer, or one whose arguments are an object.
 bool IsToolCall(const Json& call) {
   if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) return false;
   const Json& function = call["function"];
@@ -57,7 +57,7 @@ bool IsToolCalls(const Json& calls) {
   return IsNothing(calls) || (calls.is_array() && std::all_of(calls.begin(), calls.end(), IsToolCall));
 }
 
-// Other fields of the message that a template may read.
+// Sets the message's other fields, which a template may read.
 template <typename AnyJson>
 void SetFields(AnyJson message, v1::ChatMessage* turn) {
   message.erase("role");
@@ -74,7 +74,7 @@ void ParseMessages(JsonFields& fields, v1::ChatPrompt* chat) {
     return fields.Refuse("messages", "a list of messages",
                          messages == nullptr ? "missing" : Shown(*messages));
   }
-  // Templates write calls as objects, whose members have an order.
+  // Templates write calls as objects, so the order of their members must be kept.
   const auto calls = [](const Json& message) {
     return message.is_object() && message.contains("tool_calls");
   };

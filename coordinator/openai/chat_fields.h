@@ -9,18 +9,18 @@
 
 namespace outrider {
 
-// Null, false, an empty text, list or object: as if the field were not there.
+// Whether the value counts as absent: null, false, or an empty string, list or object.
 template <typename Json>
 bool IsNothing(const Json& value) {
   return value.is_null() || value == Json(false) || value == Json("") ||
          (value.is_structured() && value.empty());
 }
 
-// OpenAI's `messages`, and the extensions of vLLM and transformers for the template. Errors go to
+// Parses OpenAI's `messages`, and the template's options that vLLM and transformers add. Errors go to
 // `fields`.
 void ParseChatFields(JsonFields& fields, v1::ChatPrompt* chat);
 
-// OpenAI's predicted output.
+// Parses OpenAI's `prediction`. Errors go to `fields`.
 void ParsePrediction(JsonFields& fields, v1::GenerateRequest* request);
 
 }  // namespace outrider

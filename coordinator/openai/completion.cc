@@ -45,7 +45,7 @@ asio::awaitable<std::optional<std::string>> Completion::NextEvents() {
       DoneEvent();
 }
 
-// gRPC's threads only post to the executor. Lives until gRPC has done with it, perhaps longer than its owner.
+// gRPC's threads only post to the executor. Lives until gRPC is done with it, perhaps longer than its owner.
 class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   Call(GenerateCalls* owner, size_t prompt) : owner_(owner), prompt_(prompt), work_(owner->executor_) {}
@@ -55,7 +55,7 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     request_.MergeFrom(owner_->request_->prompts[prompt_]);
     for (const auto& [key, value] : owner_->metadata_) context_.AddMetadata(key, value);
     owner_->service_->async()->Generate(&context_, &request_, this);
-    // The end is not reported while a chunk waits to be shown.
+    // The hold keeps gRPC from reporting the end while a chunk waits for Next.
     held_ = true;
     AddHold();
     ReadOn();
@@ -69,7 +69,7 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     reading_ = true;
     StartRead(&chunk_);
   }
-  // Ends the call; its owner hears no more of it.
+  // Ends the call, whose owner hears no more of it.
   void Abandon() {
     owner_ = nullptr;
     context_.TryCancel();
@@ -100,7 +100,7 @@ class GenerateCalls::Call final : public grpc::ClientReadReactor<v1::GenerateRes
     if (std::exchange(held_, false)) RemoveHold();
   }
 
-  GenerateCalls* owner_;  // null: it wants no more; the executor's thread
+  GenerateCalls* owner_;  // null once abandoned; executor thread
   const size_t prompt_;
   const asio::executor_work_guard<asio::any_io_executor> work_;
   grpc::ClientContext context_;

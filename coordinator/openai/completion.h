@@ -1,4 +1,4 @@
-// The answer to one HTTP request, made by generations.
+// The answer to one HTTP request, made of one generation or several.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -34,11 +34,11 @@ class GenerateCalls {
   // `service`, `request` and `client` must outlive this; `metadata` goes with each call.
   GenerateCalls(const asio::any_io_executor& executor, v1::Inference::Stub* service,
                 const OpenAiRequest* request, CallMetadata metadata, HttpClient* client);
-  // Cancels what still runs.
+  // Cancels the calls in progress.
   ~GenerateCalls();
 
-  // Waits for the next chunk, which is valid until Next is called again. Returns none at the end: after the
-  // last chunk of all calls, an error of any of them, or the client's departure.
+  // Waits for the next chunk, which is valid until the next call of Next. Returns nullopt at the end: after
+  // the last chunk of all calls, after an error of any call, or once the client has gone.
   asio::awaitable<std::optional<PromptChunk>> Next();
 
   // After the end: OK, or the first error.
@@ -56,18 +56,18 @@ class GenerateCalls {
   const CallMetadata metadata_;
   HttpClient* const client_;
   absl::flat_hash_set<Call*> calls_;  // in progress; they delete themselves
-  std::deque<Call*> ready_;           // those whose chunk Next can return
-  Call* shown_ = nullptr;             // whose chunk Next returned
+  std::deque<Call*> ready_;           // calls whose chunk Next can return
+  Call* shown_ = nullptr;             // the call whose chunk Next returned
   size_t next_prompt_ = 0;
   absl::Status status_;
   SocketEvent changed_;
 };
 
-// One executor thread. Destruction cancels what still runs.
+// Answers one request, as a whole or as a stream. One executor thread. Destruction cancels calls in progress.
 class Completion {
  public:
   // `service` and `client` must outlive this; for `metadata` see GenerateCalls.
-  // `held` counts the bytes of all answers that wait to be whole.
+  // `held` counts the bytes of all whole answers in memory.
   Completion(const asio::any_io_executor& executor, v1::Inference::Stub* service, OpenAiRequest request,
              AnswerHeader header, CallMetadata metadata, HttpClient* client, size_t* held)
       : request_(std::move(request)),
@@ -82,14 +82,14 @@ class Completion {
   // too much memory; RESOURCE_EXHAUSTED, reason ANSWERS_TOO_LARGE, if all answers together do.
   asio::awaitable<absl::StatusOr<std::vector<std::string>>> Body();
 
-  // For a stream, once: waits until there is something to send, or an error to answer instead.
+  // For a stream, call once: waits for the first chunk, or returns the error to answer with instead.
   asio::awaitable<absl::Status> Begin();
-  // For a stream, after Begin: returns the next events, perhaps empty, or none after the last. The last ones
-  // report the error, if there was one, and close the stream.
+  // For a stream, after Begin: returns the next events, perhaps empty, or nullopt after the last. The last
+  // events report the error, if there was one, and close the stream.
   asio::awaitable<std::optional<std::string>> NextEvents();
 
  private:
-  // Takes `bytes` of what all answers may hold.
+  // Sets the bytes that this answer holds to `bytes`.
   void Hold(size_t bytes) {
     all_held_ += bytes - held_;
     held_ = bytes;
@@ -98,7 +98,7 @@ class Completion {
   const OpenAiRequest request_;
   OpenAiAnswer answer_;
   GenerateCalls calls_;
-  std::optional<PromptChunk> first_;  // what Begin waited for
+  std::optional<PromptChunk> first_;  // the chunk that Begin waited for
   bool ended_ = false;
   size_t& all_held_;
   size_t held_ = 0;  // this answer's part

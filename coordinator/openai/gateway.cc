@@ -29,7 +29,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A longer body is parsed on a thread of its own, since other connections would wait for it.
+// A longer body is parsed on another thread, since other connections would wait for it.
 constexpr size_t kLongBody = 64 << 10;
 
 HttpResponse JsonResponse(int status, std::string body) {
@@ -77,7 +77,7 @@ class Gateway::Server {
   void Finish(absl::Duration patience) { http_->Finish(patience); }
 
  private:
-  // Every refusal is counted, and as the end of a request too if it was one for a generation.
+  // Counts a refusal, and also the end of a request if it was for a generation.
   void Count(int http_status, const absl::Status& status, const Route& route) {
     refusals_.Add(http_status);
     if (options_.on_refused) options_.on_refused(http_status);
@@ -103,7 +103,7 @@ class Gateway::Server {
     co_return *Shared(options_.allowed_origins, request, std::move(response));
   }
 
-  // Refusals for which the head of a request is enough.
+  // The answer if the head of a request is enough for one: a refusal, or the answer to OPTIONS.
   std::optional<HttpResponse> Check(const HttpRequest& head) {
     const Route route = RouteOf(head.path);
     absl::Status status;
@@ -160,7 +160,7 @@ class Gateway::Server {
       default:  // kHealth
         break;
     }
-    // The executor answers too.
+    // Describe shows that the executor responds, too.
     const bool ready = options_.ready() && (co_await Describe(service_.get())).ok();
     co_return JsonResponse(ready ? 200 : 503,
                            ready ? R"({"status":"serving"})" : R"({"status":"not serving"})");
@@ -207,7 +207,7 @@ class Gateway::Server {
                                       : ClientWithCertificate(client.certificate);
   }
 
-  // Returns what `parse` makes of the body.
+  // Returns the result of `parse` for the body. Parses a long body on another thread.
   template <typename Parse>
   asio::awaitable<decltype(std::declval<Parse>()(std::string()))> Parsed(const HttpRequest& request,
                                                                          Parse parse) {
@@ -220,7 +220,7 @@ class Gateway::Server {
     co_return co_await parsers_->Run(ClientOf(request), Clock::time_point::max(), ticket, parse_body);
   }
 
-  // The target's description, if it serves the model of that name.
+  // Describes the service. NOT_FOUND if it does not serve a model of that name.
   asio::awaitable<absl::StatusOr<v1::DescribeResponse>> DescribeModel(const std::string& name) const {
     absl::StatusOr<v1::DescribeResponse> description = co_await Describe(service_.get());
     if (!description.ok()) co_return description;
@@ -250,8 +250,8 @@ class Gateway::Server {
     return response;
   }
 
-  // Answers a POST whose answer is one call of the service: parse(body) has the call's `request` and the name
-  // of a `model`, and body(parsed, response, description) makes the answer of them.
+  // Answers a POST with one unary call of the service. parse(body) returns the call's `request` and the name
+  // of a `model`; body(parsed, response, description) returns the answer's body.
   template <typename Request, typename Response, typename Parse, typename Body>
   asio::awaitable<HttpResponse> AnswerOneCall(const HttpRequest& request,
                                               UnaryMethod<Request, Response> method, Parse parse, Body body) {
@@ -291,7 +291,7 @@ class Gateway::Server {
         });
   }
 
-  // What the request becomes for a model that calls tools in its format.
+  // Constrains the request's answer to calls in the model's format, as far as its tools ask for it.
   static absl::Status HoldToTools(v1::ToolFormat format, OpenAiRequest* request) {
     const bool is_held =
         OUTRIDER_TRY(outrider::HoldToTools(request->tools, format, request->common.mutable_sampling()));
@@ -347,12 +347,12 @@ class Gateway::Server {
       HttpResponse response = JsonResponse(200, "");
       response.length = 0;
       for (const std::string& piece : *body) *response.length += piece.size();
-      // The completion stays, since it counts what waits.
+      // The completion stays alive, since it counts the bytes that are still to be sent.
       response.next_piece = [completion = std::move(completion), pieces = *std::move(body),
                              next = size_t{0}]() mutable { return NextOf(pieces, next); };
       co_return response;
     }
-    // The first chunk shows whether there is an answer at all, and with it the HTTP status.
+    // The first chunk shows whether there is an answer at all, which decides the HTTP status.
     const absl::Status status = co_await completion->Begin();
     if (!status.ok()) co_return refused(status);
     HttpResponse response;
@@ -366,8 +366,8 @@ class Gateway::Server {
   const std::unique_ptr<v1::Inference::Stub> service_;
   RefusalLog refusals_;
   std::optional<ParserThreads> parsers_;
-  size_t held_ = 0;                   // by answers that wait to be whole
-  std::unique_ptr<HttpServer> http_;  // ends first, with all that uses the rest
+  size_t held_ = 0;                   // bytes of all whole answers in memory
+  std::unique_ptr<HttpServer> http_;  // destroyed first: its handlers use the members above
 };
 
 Gateway::Gateway(std::unique_ptr<Server> server) : server_(std::move(server)) {}

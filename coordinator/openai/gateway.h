@@ -1,5 +1,5 @@
-// An HTTP server that speaks OpenAI's API: /v1/completions, /v1/chat/completions, /v1/models, /health;
-// and /metrics, for what looks for it at the port of the model, as vLLM has it.
+// An HTTP server for OpenAI's API (/v1/completions, /v1/chat/completions, /v1/models), /health, vLLM's
+// /tokenize and /detokenize, and /metrics, which scrapers expect on the model's port, as vLLM has it.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,33 +18,33 @@ namespace outrider {
 
 struct GatewayOptions {
   std::string listen = {};  // HOST:PORT; port 0 picks one
-  // PEM files: certificate chain and private key for HTTPS, and the authorities of clients, which must then
-  // show a certificate. Changed files are read again. All empty: HTTP.
+  // PEM files: certificate chain and private key for HTTPS, and the authorities that sign the certificates
+  // that clients must then show. Changed files are read again. All empty: HTTP.
   std::string cert = {};
   std::string key = {};
   std::string client_ca = {};
   HttpLimits limits = {};
-  bool local = false;  // serves this host alone: browsers on it must not bring pages of other hosts here
+  bool local = false;  // only for programs of this host: refuses requests from web pages of other hosts
   // Origins of pages that browsers may send requests from, "https://HOST:PORT"; "*": any.
   std::vector<std::string> allowed_origins = {};
   // Names of the model: requests may use any of them, answers use the first. Empty: the target's own.
   std::vector<std::string> served_model_names = {};
-  // What /metrics answers. Called on any thread, like the rest.
+  // Returns the answer of /metrics. Called on any thread, like the functions below.
   std::function<HttpResponse()> metrics = [] { return HttpResponse(); };
-  // What /health reports.
+  // Whether /health reports that the coordinator serves.
   std::function<bool()> ready = {};
-  // Whether an Authorization header, perhaps empty, opens everything but /health. Null: any does.
+  // OK if an Authorization header, perhaps empty, opens all endpoints but /health. Null: all are open.
   std::function<absl::Status(absl::string_view authorization)> authorize = {};
-  // Called with the HTTP status of each request that is refused here rather than by the service. May be null.
+  // Called with the HTTP status of each refusal, but for generations that the service refuses. May be null.
   std::function<void(int status)> on_refused = {};
-  // Called with the code of each such refusal of a generation, as requests_total has it. May be null.
+  // Called with the status code of each generation refused here, for requests_total. May be null.
   std::function<void(const std::string& code)> on_request_end = {};
 };
 
 // Translates between JSON and the gRPC service behind a channel, and does nothing else. Thread-safe.
 class Gateway {
  public:
-  // Starts to serve. UNAVAILABLE, naming an address that cannot be bound; INVALID_ARGUMENT for other errors.
+  // Starts to serve. UNAVAILABLE, with the address, if it cannot be bound; INVALID_ARGUMENT for other errors.
   static absl::StatusOr<std::unique_ptr<Gateway>> Start(GatewayOptions options,
                                                         const std::shared_ptr<grpc::Channel>& channel);
   ~Gateway();
@@ -52,7 +52,7 @@ class Gateway {
   // The bound address, with the port that was picked.
   const std::string& address() const;
 
-  // Takes no more connections; waits at most `patience` for answers to reach their clients.
+  // Takes no more connections. Waits at most `patience` for answers to reach their clients.
   void Finish(absl::Duration patience);
 
  private:

@@ -12,15 +12,15 @@
 namespace outrider {
 namespace {
 
-using Json = OrderedJson;  // the order of a schema's properties is that of the answer's
+using Json = OrderedJson;  // an answer has the properties in the schema's order
 
 constexpr char kStructuredOutputs[] = "structured_outputs";
 
-// How a field says its grammar.
+// The form in which a field gives its grammar.
 struct Form {
   const char* allowed;
-  // Sets the grammar from the field's value, or leaves it empty if the value asks for none. False: it is no
-  // such value.
+  // Sets the grammar from the field's value, or leaves it empty if the value asks for none. Returns false if
+  // the value is not of this form.
   bool (*read)(const Json& value, v1::Grammar* grammar);
 };
 
@@ -77,7 +77,7 @@ bool ReadResponseFormat(const Json& value, v1::Grammar* grammar) {
   } else if (type != "json_object") {
     return false;
   }
-  // llama-server takes one with json_object too.
+  // llama-server takes a schema with json_object, too.
   const auto schema = holder->find("schema");
   const bool is_missing = schema == holder->end() || schema->is_null();
   if (is_missing && type == "json_object") return ReadJsonObject(true, grammar);
@@ -119,7 +119,7 @@ constexpr Field kMembers[] = {
     {"structural_tag", &kStructuralTag},
 };
 
-// Takes the grammar of one field.
+// Reads the grammar, which only one field may have.
 class GrammarReader {
  public:
   GrammarReader(JsonFields& fields, v1::SamplingParams* sampling) : fields_(fields), sampling_(sampling) {}
@@ -138,7 +138,7 @@ class GrammarReader {
     *sampling_->mutable_grammar() = std::move(grammar);
   }
 
-  // Members that are not known change nothing if they are null or false.
+  // Ignores unknown members that are null or false, and refuses the others.
   void ReadStructuredOutputs(const Json& value) {
     if (!value.is_object())
       return fields_.Refuse(kStructuredOutputs, "an object", Shown(nlohmann::json(value)));
@@ -161,7 +161,7 @@ class GrammarReader {
  private:
   JsonFields& fields_;
   v1::SamplingParams* const sampling_;
-  std::string field_;  // that had a grammar
+  std::string field_;  // the field that had a grammar
 };
 
 }  // namespace

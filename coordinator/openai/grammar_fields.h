@@ -1,4 +1,4 @@
-// The fields that hold an answer to a grammar: OpenAI's response_format, vLLM's structured_outputs and
+// The fields that constrain an answer to a grammar: OpenAI's response_format, vLLM's structured_outputs and
 // guided_*, and llama-server's grammar and json_schema.
 #pragma once
 
@@ -9,8 +9,8 @@
 
 namespace outrider {
 
-// Returns the name of the field that has a grammar, which then is in `sampling`; empty: none has. A second
-// one is refused.
+// Parses the grammar into `sampling`. Returns the name of its field; empty if there is none. Refuses a second
+// grammar.
 std::string ParseGrammarFields(JsonFields& fields, v1::SamplingParams* sampling);
 
 }  // namespace outrider

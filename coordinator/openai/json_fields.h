@@ -21,19 +21,19 @@ namespace outrider {
 
 inline constexpr uint32_t kMaxCount = std::numeric_limits<uint32_t>::max();
 
-// Whether it is a whole number from 0 to kMaxCount.
+// Whether the value is a whole number from 0 to kMaxCount.
 inline bool IsCount(const nlohmann::json& value) {
   return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{kMaxCount};
 }
 
-// How messages show a value: as itself, or only its kind if it is long.
+// The value as error messages show it: in full, or only its type if it is long.
 inline std::string Shown(const nlohmann::json& value) {
   constexpr size_t kLongestShown = 80;
   std::string text = DumpJson(value);
   return text.size() <= kLongestShown ? text : absl::StrCat("a long ", value.type_name());
 }
 
-// The ids, if `value` is a list of nothing else.
+// The ids, if `value` is a list of token ids and nothing else.
 inline std::optional<std::vector<uint32_t>> AsTokenIds(const nlohmann::json& value) {
   if (!value.is_array()) return std::nullopt;
   std::vector<uint32_t> ids;
@@ -45,18 +45,18 @@ inline std::optional<std::vector<uint32_t>> AsTokenIds(const nlohmann::json& val
   return ids;
 }
 
-// Objects that keep the order of their members, in which templates write them and schemas name properties.
+// JSON whose objects keep the order of their members, which matters in templates and in schemas.
 using OrderedJson = nlohmann::ordered_json;
 
-// Null counts as absent, as everywhere in OpenAI's API. The first wrong field sets the status, an
-// INVALID_ARGUMENT that names it; wrong fields read as absent. One thread. The object must outlive this.
+// Reads fields by name and type. Null counts as absent, as everywhere in OpenAI's API. The first wrong field
+// sets the status, an INVALID_ARGUMENT that names it; wrong fields read as absent. One thread.
 class JsonFields {
  public:
-  // `object` is a JSON object, and `text` what it was parsed from, for InOrder; both outlive this.
+  // `object` is a JSON object, and `text` is what it was parsed from, for InOrder. Both must outlive this.
   explicit JsonFields(const nlohmann::json& object, std::string_view text = "")
       : object_(object), text_(text) {}
 
-  // The field, unless it is absent.
+  // The field; null if it is absent.
   const nlohmann::json* Find(const char* name) const {
     const auto found = object_.find(name);
     return found == object_.end() || found->is_null() ? nullptr : &*found;
@@ -71,7 +71,7 @@ class JsonFields {
   std::optional<std::string> String(const char* name) {
     return Get<std::string>(name, &nlohmann::json::is_string, "a string");
   }
-  // Whole numbers from 0 to the largest of 32 bits.
+  // Whole numbers from 0 to kMaxCount.
   std::optional<uint32_t> Count(const char* name) {
     return Get<uint32_t>(name, IsCount, absl::StrCat("whole numbers from 0 to ", kMaxCount));
   }
@@ -87,9 +87,9 @@ class JsonFields {
     return {};
   }
 
-  // The object with its members in their order, as long as this lives. For the field `name`, which is refused
-  // if there are too many values, and null returned: an ordered object is searched from its begin for each of
-  // its members.
+  // Returns the object with its members in their order, valid as long as this. If it has too many values,
+  // refuses the field `name`, which needs the order, and returns null: each lookup in an ordered object is a
+  // linear search.
   const OrderedJson* InOrder(const char* name) {
     constexpr size_t kMaxOrderedValues = 8192;
     if (ordered_) return &*ordered_;
@@ -100,7 +100,7 @@ class JsonFields {
     return nullptr;
   }
 
-  // Declares a field wrong, unless one already is.
+  // Declares a field wrong. Only the first wrong field counts.
   void Refuse(const char* name, const std::string& allowed, const std::string& problem) {
     Fail(FieldError(name, allowed, problem));
   }
@@ -109,7 +109,7 @@ class JsonFields {
   const absl::Status& status() const { return status_; }
 
  private:
-  // The value of a field, unless it is absent or not one of the `allowed` ones, which `is` knows.
+  // The value of a field; nullopt if absent. If `is` is false for the value, refuses it, naming `allowed`.
   template <class T, class Is>
   std::optional<T> Get(const char* name, Is is, const std::string& allowed) {
     const nlohmann::json* value = Find(name);
@@ -125,9 +125,9 @@ class JsonFields {
   absl::Status status_;
 };
 
-// The object that a body is. INVALID_ARGUMENT, reason INVALID_JSON.
+// Parses a body, which must be a JSON object. INVALID_ARGUMENT, reason INVALID_JSON.
 inline absl::StatusOr<nlohmann::json> ParseBody(const std::string& body) {
-  // Each takes dozens of bytes, however few it has in the body.
+  // Each value takes dozens of bytes of memory, however few it has in the body.
   constexpr size_t kMaxValues = size_t{1} << 16;
   const JsonSize size = MeasureJson(body);
   if (size.values > kMaxValues) {

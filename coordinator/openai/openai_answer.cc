@@ -32,7 +32,7 @@ size_t CountCharacters(const std::string& text) {
   return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }
 
-constexpr double kLeast = -9999.0;  // JSON has no infinity; vLLM's stand-in for it
+constexpr double kLeast = -9999.0;  // vLLM's stand-in for -infinity, which JSON lacks
 
 double Finite(double logprob) { return std::max(logprob, kLeast); }
 
@@ -66,7 +66,7 @@ Kind KindOf(absl::StatusCode code) {
   return kind != kinds->end() ? kind->second : Kind{500, "server_error"};
 }
 
-// A field of GenerateRequest by its name in OpenAI's API. The names of the gateway's own errors are those.
+// OpenAI's name for a field of GenerateRequest. The gateway's own errors have OpenAI's names already.
 std::string ParamOf(const std::string& field, Endpoint endpoint, const std::string& grammar_field) {
   const bool chat = endpoint == Endpoint::kChat;
   static const auto* const names = new std::map<std::string, std::string>{
@@ -123,7 +123,7 @@ std::pair<const size_t, OpenAiAnswer::Choice>& OpenAiAnswer::AddTo(size_t prompt
   auto& added = *choices_.try_emplace(prompt * request_->samples() + chunk.sample(), form).first;
   Choice& choice = added.second;
   bytes_ -= choice.bytes();
-  // Chunks without a token bring the beginning of what is reported of the prompt.
+  // Chunks without tokens only report on the prompt, and more chunks that do may follow.
   if (request_->echo && !choice.echoed && (!chunk.tokens().empty() || chunk.has_finish())) {
     BeginWithPrompt(prompt, choice);
   }
@@ -136,7 +136,7 @@ std::pair<const size_t, OpenAiAnswer::Choice>& OpenAiAnswer::AddTo(size_t prompt
   choice.tokens += static_cast<uint32_t>(chunk.tokens_size());
   if (chunk.has_finish()) {
     choice.finish_reason = NameOf(chunk.finish().reason());
-    // OpenAI's API says so unless it was told which function to call.
+    // OpenAI's API reports tool_calls unless the request named the function to call.
     const bool calls = choice.parser && choice.parser->calls() > 0 && choice.finish_reason == "stop";
     if (calls && request_->tools.choice != ToolUse::Choice::kNamed) choice.finish_reason = "tool_calls";
     choice.stop_string = chunk.finish().stop_string();
@@ -166,7 +166,7 @@ void OpenAiAnswer::AddText(Choice& choice, const std::string& text, bool is_end)
 void OpenAiAnswer::AddCall(Choice& choice, const ToolCallPart& part) const {
   if (choice.calls.is_null()) choice.calls = Json::array();
   choice.call_bytes += part.name.size() + part.arguments.size();
-  // Parts of one call within an event, or the whole answer, are one.
+  // Joins parts of the same call within an event, or within a whole answer.
   const bool goes_on = part.name.empty() && !choice.calls.empty();
   if (goes_on) {
     auto& arguments = choice.calls.back()["function"]["arguments"].get_ref<std::string&>();
@@ -176,7 +176,7 @@ void OpenAiAnswer::AddCall(Choice& choice, const ToolCallPart& part) const {
   Json call = Json::object();
   if (request_->stream) call["index"] = part.call;
   if (!part.name.empty()) {
-    // Templates of Mistral's refuse ids of any other form.
+    // Mistral's templates refuse ids of any other form.
     const uint64_t bits = FreshBits();
     call["id"] = header_.tool_format == v1::TOOL_FORMAT_MISTRAL ? absl::StrFormat("%09x", bits >> 28)
                                                                 : absl::StrFormat("call_%016x", bits);
@@ -193,7 +193,7 @@ void OpenAiAnswer::BeginWithPrompt(size_t prompt, Choice& choice) {
   const v1::GenerateRequest& asked = request_->prompts[prompt];
   choice.text = asked.has_tokens() ? echo.prompt.text() : asked.text();
   if (request_->logprobs()) {
-    // Text that is not from the other tokens is from the first, which has none if it is a BOS.
+    // Characters that come from no other token belong to the first. It has none if it is a BOS.
     size_t characters = CountCharacters(choice.text);
     for (const v1::PositionLogprobs& position : echo.positions) {
       characters -= std::min(characters, CountCharacters(position.token().text()));
@@ -318,7 +318,7 @@ std::string OpenAiAnswer::LastEvents() const {
 
 std::vector<std::string> OpenAiAnswer::Body() {
   std::vector<std::string> pieces = {absl::StrCat("{", Members(Headed()), R"(,"choices":[)")};
-  // Each choice is sent as its text comes.
+  // Frees each choice as soon as its JSON is made, so that at most one is in memory twice.
   for (auto choice = choices_.begin(); choice != choices_.end(); choice = choices_.erase(choice)) {
     pieces.push_back(absl::StrCat(pieces.size() > 1 ? "," : "", ChoiceText(choice->first, choice->second)));
   }
@@ -341,7 +341,7 @@ void OpenAiLogprobs::Add(const v1::PositionLogprobs& position) {
     Append(Finite(token.logprob()), &logprobs_);
     Append(offset_, &offsets_);
     Json top = Json::object();
-    // Tokens may share a text; the likeliest stands for it.
+    // Several tokens may have the same text; the likeliest one counts.
     for (const v1::TokenLogprob& other : position.top()) top.emplace(other.text(), Finite(other.logprob()));
     top.emplace(token.text(), Finite(token.logprob()));
     Append(top, &tops_);
@@ -373,7 +373,7 @@ HttpError ToHttpError(const absl::Status& status, Endpoint endpoint, const std::
     param = name;
     message = MessageAbout(name, status);
   }
-  // A header of whole seconds.
+  // Retry-After is in whole seconds.
   error.retry_after_seconds =
       static_cast<int>(absl::ToInt64Seconds(absl::Ceil(RetryDelay(status), absl::Seconds(1))));
   const Json body = {

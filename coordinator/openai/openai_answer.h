@@ -16,8 +16,8 @@
 
 namespace outrider {
 
-// The log-probabilities of one choice's tokens, in order, as the JSON that is sent, so that a large answer
-// takes no more here than on the wire. Offsets count characters of the choice's text.
+// The log-probabilities of one choice's tokens, in order, kept as the JSON that is sent: a large answer takes
+// no more memory here than bytes on the wire. Offsets count characters of the choice's text.
 class OpenAiLogprobs {
  public:
   // Completions: four lists; a token is named by its text. Chat: a list of objects.
@@ -63,7 +63,7 @@ class OpenAiAnswer {
   // The bytes held for Body, about as many as it returns.
   size_t bytes() const { return bytes_; }
 
-  // For a stream: returns the server-sent event for a chunk, perhaps none. LastEvents closes the stream.
+  // For a stream: returns the server-sent event for a chunk, perhaps empty. LastEvents closes the stream.
   std::string AddAsEvent(size_t prompt, const v1::GenerateResponse& chunk);
   std::string LastEvents() const;
 
@@ -72,62 +72,62 @@ class OpenAiAnswer {
     explicit Choice(OpenAiLogprobs::Form form) : logprobs(form) {}
     size_t bytes() const { return text.size() + call_bytes + logprobs.bytes(); }
 
-    std::string text;  // since the last event; all of it if there are none
+    std::string text;  // since the last event, or all of it in a whole answer
     OpenAiLogprobs logprobs;
-    std::optional<ToolCallParser> parser;    // of a request with tools
-    nlohmann::ordered_json calls = nullptr;  // `tool_calls`, since the last event too; null: none
+    std::optional<ToolCallParser> parser;    // for a request with tools
+    nlohmann::ordered_json calls = nullptr;  // `tool_calls`, as `text` since the last event; null: none
     size_t call_bytes = 0;
     uint32_t prompt_tokens = 0, tokens = 0;  // so far
-    bool echoed = false;                     // it begins with the prompt
-    bool begun = false;                      // an event of it was sent
-    std::string finish_reason;               // empty: it goes on
-    std::string stop_string;                 // empty: none ended it
+    bool echoed = false;                     // the prompt has been put first
+    bool begun = false;                      // an event has been sent
+    std::string finish_reason;               // empty: not finished
+    std::string stop_string;                 // empty: none matched
   };
 
   struct Echo {
     v1::EchoedPrompt prompt;
-    google::protobuf::RepeatedPtrField<v1::PositionLogprobs> positions;  // what its first chunks said
+    google::protobuf::RepeatedPtrField<v1::PositionLogprobs> positions;  // from the prompt's first chunks
     size_t bytes = 0;
-    size_t choices = 0;  // that have begun
+    size_t choices = 0;  // that begin with the prompt already
   };
 
-  // Returns the chunk's choice, and its index.
+  // Adds the chunk to its choice. Returns the choice and its index.
   std::pair<const size_t, Choice>& AddTo(size_t prompt, const v1::GenerateResponse& chunk);
   // An object with the header's fields: an event of a stream, or the whole answer.
   nlohmann::ordered_json Headed() const;
-  // Adds text of the answer, and at its end what is left.
+  // Adds text of the answer, and at its end the text that the parser has held back.
   void AddText(Choice& choice, const std::string& text, bool is_end) const;
   void AddCall(Choice& choice, const ToolCallPart& part) const;
   // Begins a choice with its prompt, for an answer that echoes it.
   void BeginWithPrompt(size_t prompt, Choice& choice);
   std::string ChoiceText(size_t index, const Choice& choice) const;
   nlohmann::ordered_json UsageJson() const;
-  // vLLM's `metrics`, of a request for one continuation; null for others.
+  // vLLM's `metrics`, if the request is for one continuation; null for other requests.
   nlohmann::ordered_json MetricsJson() const;
   void Count(const v1::Finish& finish, bool first_sample);
 
   const OpenAiRequest* const request_;
   const AnswerHeader header_;
   std::map<size_t, Choice> choices_;
-  // Echoed prompts, until all of their choices begin with them.
+  // Echoed prompts, each kept until all of its choices begin with it.
   std::map<size_t, Echo> echoes_;
   size_t bytes_ = 0;
   v1::Usage usage_;
   v1::SpeculationStats speculation_;
 };
 
-// An event of a stream that says `data`, which has no line end.
+// A server-sent event with `data`, which must not contain a line end.
 std::string ServerSentEvent(const std::string& data);
 std::string DoneEvent();
 
 struct HttpError {
-  int status;                   // of HTTP, from 400 on
+  int status;                   // of HTTP, 400 or above
   std::string body;             // {"error": {"message", "type", "param", "code"}}
   int retry_after_seconds = 0;  // 0: unknown
 };
 
-// `status` is not OK. A field goes by the name that it has at `endpoint`, and the grammar by that of the
-// request's `grammar_field`, if it has one.
+// `status` must not be OK. The error names fields as `endpoint` does, and the grammar as `grammar_field`, the
+// request's field that has the grammar, if there is one.
 HttpError ToHttpError(const absl::Status& status, Endpoint endpoint, const std::string& grammar_field = "");
 
 }  // namespace outrider

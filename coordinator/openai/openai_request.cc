@@ -21,15 +21,15 @@ using Json = nlohmann::json;
 // OpenAI's default for completions; chat has none.
 constexpr uint32_t kDefaultMaxTokens = 16;
 constexpr size_t kMaxPrompts = 1024;
-// Tokens and alternatives of an answer that is held until it is whole (completion.cc).
+// Limit on the tokens and alternatives of an answer that is held until it is complete (completion.cc).
 constexpr double kMaxAnswerValues = 1 << 24;
 
-// Fields of OpenAI's API, and of vLLM's extensions, whose answer cannot be given.
+// A field of OpenAI's API or of vLLM's extensions that is not supported.
 struct Unsupported {
   std::string name;
-  // The value for what happens anyway. Null: as if absent, which an empty value or false says too.
+  // The value that asks for what happens anyway. Null: values that count as absent do (IsNothing).
   Json harmless = nullptr;
-  std::optional<Endpoint> endpoint = std::nullopt;  // the only one; unset: both
+  std::optional<Endpoint> endpoint = std::nullopt;  // the one that refuses it; unset: both
 };
 
 const std::vector<Unsupported>& UnsupportedFields() {
@@ -62,7 +62,7 @@ const std::vector<Unsupported>& UnsupportedFields() {
   return *fields;
 }
 
-// A value that asks for what happens anyway is fine.
+// Accepts values that ask for what happens anyway.
 absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   for (const Unsupported& field : UnsupportedFields()) {
     const auto found = body.find(field.name);
@@ -145,7 +145,7 @@ void ParseSpeculationFields(JsonFields& fields, v1::SpeculationOptions* speculat
   if (auto tree = fields.String("tree")) speculation->set_tree(*tree);
 }
 
-// The model's own probabilities at temperature 1, as in vLLM: a greedy answer's would all be 1.
+// Asks for the model's own probabilities at temperature 1, as vLLM does; a greedy answer's would all be 1.
 void ParseLogprobFields(JsonFields& fields, Endpoint endpoint, bool echo, v1::LogprobOptions* logprobs) {
   logprobs->set_before_controls(true);
   if (endpoint == Endpoint::kCompletions) {
@@ -169,7 +169,7 @@ void ParseSampleFields(JsonFields& fields, v1::GenerateRequest* request) {
   const bool searches = fields.Bool("use_beam_search").value_or(false);
   const std::optional<uint32_t> best_of = fields.Count("best_of");
   if (searches) {
-    // vLLM's extension: all texts of width n come back, or with best_of as the width the n best.
+    // vLLM's extension: the n best texts of a search whose width is best_of, or n if that is not set.
     request->mutable_beam()->set_width(best_of.value_or(n));
     if (auto penalty = fields.Number("length_penalty")) request->mutable_beam()->set_length_penalty(*penalty);
   } else if (best_of && *best_of != n) {
@@ -191,7 +191,7 @@ void ParseStreamFields(JsonFields& fields, OpenAiRequest* request) {
   fields.Fail(inner.status());
 }
 
-// Text, a list of texts, token ids, or a list of lists of them.
+// Parses a text, a list of texts, a list of token ids, or a list of such lists.
 void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   constexpr char kAllowed[] =
       "a string, a list of strings, a list of token ids, a list of lists of token ids";
@@ -216,7 +216,7 @@ void ParsePrompts(JsonFields& fields, OpenAiRequest* request) {
   }
 }
 
-// Refuses at once requests that would be refused after minutes.
+// Refuses at once a request whose whole answer would turn out too large after minutes.
 absl::Status CheckAnswerSize(const OpenAiRequest& request) {
   const v1::GenerateRequest& common = request.common;
   const double samples = request.prompts.size() * std::max(common.n(), 1u);

@@ -1,4 +1,4 @@
-// Which pages may send requests from a browser, and see the answers.
+// Which web pages may send requests from a browser, and read the answers.
 #pragma once
 
 #include <algorithm>
@@ -22,7 +22,7 @@ inline bool IsAllowedOrigin(const std::vector<std::string>& allowed, absl::strin
   return !origin.empty() && std::ranges::any_of(allowed, is_it);
 }
 
-// Whether it comes from a page of another host, or was asked for by another's name.
+// Whether the request comes from a web page of another host, or calls this host by a public name.
 inline bool IsForeign(const std::vector<std::string>& allowed, const HttpRequest& head) {
   absl::string_view origin = head.Header("Origin");
   if (IsAllowedOrigin(allowed, origin)) origin = {};
@@ -31,7 +31,7 @@ inline bool IsForeign(const std::vector<std::string>& allowed, const HttpRequest
   return IsPublicName(head.Header("Host")) || IsPublicName(origin);
 }
 
-// Lets the asking page see the answer, if there is one (the Fetch standard's CORS protocol).
+// Lets the page that sent the request read the response, if any (the Fetch standard's CORS protocol).
 inline std::optional<HttpResponse> Shared(const std::vector<std::string>& allowed, const HttpRequest& head,
                                           std::optional<HttpResponse> response) {
   const absl::string_view origin = head.Header("Origin");

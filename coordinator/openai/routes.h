@@ -14,7 +14,7 @@
 namespace outrider {
 
 struct Route {
-  // kServer: "*", which stands for all of them in OPTIONS.
+  // kServer is "*", which in OPTIONS stands for the whole server.
   enum class Kind {
     kUnknown,
     kServer,
@@ -45,7 +45,7 @@ struct Route {
 
 // `url` is without host and query.
 inline Route RouteOf(const std::string& url) {
-  // A slash at the end is a common mistake, and means nothing else.
+  // A slash at the end is a common mistake that can mean nothing else.
   const std::string path(absl::StripSuffix(url, "/"));
   if (url == "*") return {Route::Kind::kServer};
   if (path == "/health") return {Route::Kind::kHealth};
@@ -62,7 +62,7 @@ inline Route RouteOf(const std::string& url) {
   return {};
 }
 
-// One thread.
+// Logs how many requests were refused, by HTTP status. One thread.
 class RefusalLog {
  public:
   ~RefusalLog() {
@@ -71,7 +71,7 @@ class RefusalLog {
     }
   }
 
-  // Logs each status at most once in kQuiet, however many clients knock.
+  // Logs each status at most once per kQuiet, however many requests are refused.
   void Add(int status) {
     Status& of = statuses_[status];
     ++of.unreported;

@@ -17,7 +17,7 @@ absl::StatusOr<TokenizeFields> ParseTokenizeFields(const std::string& body) {
   const bool is_chat = fields.Find("messages") != nullptr;
   const auto adds_special = fields.Bool("add_special_tokens");
   if (is_chat) {
-    // A template writes them itself.
+    // A chat template writes special tokens itself.
     if (adds_special.value_or(false)) fields.Refuse("add_special_tokens", "false with messages", "true");
     v1::ChatPrompt* const chat = result.request.mutable_chat();
     ParseChatFields(fields, chat);

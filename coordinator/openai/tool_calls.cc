@@ -14,13 +14,13 @@ namespace {
 
 constexpr size_t kMaxSpaceBeforeCall = 256;
 
-// What a JSON string spells; empty if it is malformed.
+// The decoded JSON string; empty if it is malformed.
 std::string Spelled(const std::string& text) {
   const absl::StatusOr<nlohmann::json> json = ParseJson(text);
   return json.ok() && json->is_string() ? json->get<std::string>() : "";
 }
 
-// The length of the longest end of `text` that may be the begin of white space and then `mark`.
+// The length of the longest suffix of `text` that may begin white space and then `mark`.
 size_t MayBeMark(absl::string_view text, absl::string_view mark) {
   size_t part = std::min(text.size(), mark.size() - 1);
   while (part > 0 && !absl::EndsWith(text, mark.substr(0, part))) --part;
@@ -67,7 +67,7 @@ ToolCallReader::State ToolCallReader::Take(char c) {
       if (c == ',') place_ = Place::kKey;
       return is_space || c == ',' ? State::kReading : Fail();
   }
-  // A number or a word ends with what follows it.
+  // A number or a word ends before the character that follows it.
   const bool is_word = !in_string_ && depth_ == 0 && !value_.empty();
   if (is_word && (is_space || c == ',' || c == '}')) {
     if (const State state = EndValue(); state != State::kReading) return state;
@@ -76,7 +76,7 @@ ToolCallReader::State ToolCallReader::Take(char c) {
   const bool streams = IsArguments() && (value_.empty() ? c == '{' : value_[0] == '{');
   value_ += c;
   if (streams) {
-    value_.resize(1);  // its first character tells what it is
+    value_.resize(1);  // the first character tells its type
     arguments_ += c;
     has_arguments_ = true;
     named_ = named_ || !name_.empty();
@@ -167,7 +167,7 @@ void ToolCallParser::TakeText(char c, ToolText* out) {
     in_list_ = false;
     mode_ = Mode::kBefore;
   } else {
-    // Not that much white space is left out before a call.
+    // White space before a call is dropped, but only up to a limit.
     const size_t text =
         held_.size() > kMaxSpaceBeforeCall ? held_.size() : held_.size() - MayBeMark(held_, begin_);
     out->content += held_.substr(0, text);
@@ -223,7 +223,7 @@ void ToolCallParser::Release(ToolText* out) {
   const std::string text = std::exchange(held_, "");
   mode_ = Mode::kText;
   in_list_ = false;
-  // A mark that no call follows is text, and so is what begins like a call; another may be in the rest.
+  // A mark that no call follows is content. The text after the mark may have another mark and is read again.
   const absl::string_view marked = absl::StripLeadingAsciiWhitespace(text);
   const bool has_mark = !begin_.empty() && absl::StartsWith(marked, begin_);
   const size_t first = has_mark ? text.size() - marked.size() + begin_.size() : 0;

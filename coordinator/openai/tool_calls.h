@@ -1,4 +1,4 @@
-// Finds the calls of tools in an answer's text while it comes.
+// Finds tool calls in an answer's text while it streams in.
 #pragma once
 
 #include <optional>
@@ -18,14 +18,14 @@ struct ToolCallPart {
   std::string arguments = {};
 };
 
-// What a piece of text, with what was held back of those before it, turned out to be.
+// A piece of an answer's text, with text held back before it, split into content and calls.
 struct ToolText {
   std::string content = {};  // text that is no call
   std::vector<ToolCallPart> calls = {};
 };
 
-// Reads one JSON object, {"name": ..., "arguments": {...}}, character by character. `parameters` stands for
-// `arguments`, and there may be a `type` and an `id`. One thread.
+// Reads one JSON object, {"name": ..., "arguments": {...}}, character by character. `parameters` may stand
+// for `arguments`, and there may be a `type` and an `id`. One thread.
 class ToolCallReader {
  public:
   enum class State { kReading, kCall, kNoCall };
@@ -33,18 +33,18 @@ class ToolCallReader {
   // `names` are the functions that can be called, and must outlive this.
   explicit ToolCallReader(const absl::flat_hash_set<std::string>* names) : names_(names) {}
 
-  // The characters from '{' on, until the state is another. Once named() it is a call, whatever follows.
+  // Takes a character, from '{' on, while the state is kReading. Once named() it is a call, whatever follows.
   State Take(char c);
 
   // Whether the function's name is known, and its arguments have begun or there are none.
   bool named() const { return named_; }
   const std::string& name() const { return name_; }
-  // The arguments' text that has come since the last call of this. The arguments of a whole call are "{}" if
-  // it had none, and what a text spells if they were one.
+  // Returns the text of the arguments since the last TakeArguments. A whole call without arguments has "{}".
+  // Arguments in the form of a JSON string are decoded.
   std::string TakeArguments();
 
  private:
-  // Where the next character is.
+  // What the next character belongs to.
   enum class Place { kBegin, kKey, kInKey, kColon, kValue, kInValue, kAfterValue };
 
   State EndValue();
@@ -55,23 +55,23 @@ class ToolCallReader {
   const absl::flat_hash_set<std::string>* const names_;
   Place place_ = Place::kBegin;
   std::string key_, value_;  // as written, without a key's quotes
-  int depth_ = 0;            // of the value's lists and objects
-  bool in_string_ = false;   // of the value, or the key
+  int depth_ = 0;            // of lists and objects in the value
+  bool in_string_ = false;   // the next character is in a string of the value
   bool escaped_ = false;
   std::string name_, arguments_;
   bool has_arguments_ = false;
   bool named_ = false;
 };
 
-// Splits one answer. In every format a call may also begin the answer without what marks calls, since a
-// tokenizer may keep that for itself. What is not quite a call of a known function is text. One thread.
+// Splits one answer. In every format a call at the answer's start may lack the mark, since a tokenizer may
+// drop it as a special token. Anything that is not exactly a call of a known function is content. One thread.
 class ToolCallParser {
  public:
-  // For the functions `names`. Calls after the first are left out unless several are wanted.
+  // `names` are the functions that can be called. Unless `several`, drops the calls after the first.
   ToolCallParser(v1::ToolFormat format, absl::flat_hash_set<std::string> names, bool several);
 
   ToolText Take(absl::string_view text);
-  // The rest, at the end of the answer.
+  // Returns the text that was held back. Call at the end of the answer.
   ToolText End();
 
   size_t calls() const { return calls_; }
@@ -84,18 +84,18 @@ class ToolCallParser {
   void TakeBefore(char c, ToolText* out);
   void TakeCall(char c, ToolText* out);
   void TakeAfter(char c, ToolText* out);
-  // What was held is no call.
+  // Releases the held text as content: it is no call.
   void Release(ToolText* out);
   void AddParts(ToolText* out);
 
   const absl::flat_hash_set<std::string> names_;
-  const std::string begin_, end_;  // what marks a call, perhaps empty
+  const std::string begin_, end_;  // the marks around a call, perhaps empty
   const bool several_;
   Mode mode_ = Mode::kBefore;
-  std::string held_;  // text of which it is not known yet what it is
+  std::string held_;  // text that may yet turn out to be a call
   bool in_list_ = false;
-  std::optional<ToolCallReader> reader_;  // of kCall
-  bool announced_ = false;                // the call that is being read is in a part already
+  std::optional<ToolCallReader> reader_;  // set in kCall
+  bool announced_ = false;                // the current call has been in a part already
   size_t calls_ = 0;
 };
 

@@ -24,7 +24,7 @@ Json MemberOf(const Json& object, const char* name) {
   return object.is_object() ? object.value(name, Json()) : Json();
 }
 
-// nullopt if it is no function.
+// The function that `tool` describes; nullopt if it is malformed.
 std::optional<ToolUse::Function> FunctionOf(const Json& tool) {
   const Json function = MemberOf(tool, "function"), name = MemberOf(function, "name");
   if (MemberOf(tool, "type") != "function" || !name.is_string()) return std::nullopt;
@@ -37,7 +37,7 @@ std::optional<ToolUse::Function> FunctionOf(const Json& tool) {
   return result;
 }
 
-// Sets the choice, and leaves only what it lets be called.
+// Sets the choice, and keeps only the functions that it allows.
 void ParseChoice(JsonFields& fields, ToolUse* tools) {
   constexpr char kAllowed[] =
       R"("none", "auto", "required" or {"type": "function", "function": {"name": the name of a tool}})";
@@ -60,7 +60,7 @@ void ParseChoice(JsonFields& fields, ToolUse* tools) {
   if (tools->functions.empty()) fields.Refuse("tool_choice", kAllowed, Shown(*choice));
 }
 
-// How a format begins and ends a call, and what is between two.
+// The text of a format before and after a call, its key for arguments, and the text between two calls.
 struct CallForm {
   const char* before;
   const char* arguments;
@@ -79,7 +79,7 @@ CallForm FormOf(v1::ToolFormat format) {
   }
 }
 
-// XGrammar's structural tags (its docs/structural_tag).
+// The next functions build XGrammar's structural tags (see its docs/structural_tag).
 
 Json SchemaTag(const Json& schema) {
   return {{"type", "json_schema"}, {"json_schema", schema}, {"max_whitespace_cnt", kMaxJsonWhitespace}};
@@ -103,7 +103,7 @@ Json TagsOf(const ToolUse& tools, v1::ToolFormat format) {
 
 Json Text(const char* text) { return {{"type", "const_string"}, {"value", text}}; }
 
-// An answer that is one call, or several.
+// The tag for an answer that is one call, or several.
 Json CallsTag(const ToolUse& tools, v1::ToolFormat format) {
   const auto calls = [&](bool several) -> Json {
     return {{"type", "tags_with_separator"},
@@ -115,7 +115,7 @@ Json CallsTag(const ToolUse& tools, v1::ToolFormat format) {
   const auto list = [&](bool several) -> Json {
     return {{"type", "sequence"}, {"elements", Json::array({Text("["), calls(several), Text("]")})}};
   };
-  // A model of Llama's calls one function at a time.
+  // Llama's models call one function at a time.
   if (format == v1::TOOL_FORMAT_LLAMA) return calls(false);
   if (format == v1::TOOL_FORMAT_HERMES) return calls(tools.parallel);
   if (format == v1::TOOL_FORMAT_MISTRAL) return list(tools.parallel);
@@ -123,7 +123,7 @@ Json CallsTag(const ToolUse& tools, v1::ToolFormat format) {
   return {{"type", "or"}, {"elements", Json::array({calls(false), list(true)})}};
 }
 
-// Any text, in which what begins like a call goes on as one.
+// The tag for any text in which everything that begins like a call is one.
 Json FreeTag(const ToolUse& tools, v1::ToolFormat format) {
   const bool is_marked = format == v1::TOOL_FORMAT_HERMES;
   return {{"type", "triggered_tags"},
@@ -177,7 +177,7 @@ absl::StatusOr<bool> HoldToTools(const ToolUse& tools, v1::ToolFormat format, v1
     }
     tag = CallsTag(tools, format);
   } else if (sampling->has_grammar() && sampling->grammar().has_json_schema()) {
-    // What is malformed is refused as the schema that it is.
+    // Leaves a malformed schema in place, so that it is refused as a schema later.
     const auto schema = ParseJson<Json>(sampling->grammar().json_schema());
     if (!schema.ok()) return false;
     tag = {{"type", "or"}, {"elements", Json::array({SchemaTag(*schema), CallsTag(tools, format)})}};

@@ -8,17 +8,17 @@
 namespace outrider {
 namespace {
 
-// Acceptance is not known before this many rounds with a draft. Until then something is drafted, at most so
-// much.
+// Acceptance counts as known after kRoundsToLearn rounds with a draft. Until then drafts have at most
+// kWhileLearning tokens.
 constexpr int kRoundsToLearn = 12;
 constexpr int kWhileLearning = 4;
-// One round in this many drafts a token more or less than seems best: times can only be told apart at
-// different sizes, and next to the best K little is lost.
+// One round in this many drafts a token more or less than seems best. The costs of a round and of a token can
+// be told apart only at different sizes, and next to the best K little is lost.
 constexpr int kTryNeighbourEvery = 16;
-// One in this many is plain, so that the gain of speculation is known, in the metrics too.
+// One round in this many is plain, so that the gain of speculation stays known, also in the metrics.
 constexpr int kTryPlainEvery = 256;
 constexpr int kRoundsInStep = 16;  // several generations take the same K for this many rounds of each
-// While nothing is drafted, one round in this many drafts, to see whether it would pay again.
+// While nothing is drafted, one round in this many drafts, to see whether drafting would pay again.
 constexpr int kProbeEvery = 200;
 constexpr int kProbeTokens = 2;
 
@@ -28,7 +28,7 @@ DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead)
   const Group group = GroupOf(generation);
   Kind& lockstep = kinds_[{group, false}];
   if (!ahead) return lockstep;
-  // A generation begins with what is known.
+  // A new kind that runs ahead begins with what is known from lockstep.
   const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
   if (is_new) kind->second.ahead = true;
   return kind->second;
@@ -43,7 +43,7 @@ double DraftChoice::Seconds(const Kind& kind, double alpha, int k) const {
   const double whole_hit = whole * kind.acceptance.WholeHit(alpha);
   const double corrected_hit = (1 - whole) * kind.acceptance.CorrectedHit();
   const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
-  // After a whole proposal its last token has to be fed first.
+  // If the whole proposal is accepted, the draft must first be fed its last token.
   return verify + whole_hit * late(kind.costs.token()) + corrected_hit * late(0) +
          (1 - whole_hit - corrected_hit) * proposal;
 }
@@ -102,7 +102,7 @@ std::optional<DraftLength> DraftChoice::ChooseTree(const Kind& kind, const Gener
   const Request& request = generation.request();
   const double alpha = kind.acceptance.alpha();
   const int k = request.adaptive ? Best(kind, alpha, most) : most;
-  // A tree is drafted in lockstep, whatever the chains are.
+  // Trees are always drafted in lockstep, even if chains are drafted ahead.
   const TreeCosts costs = KindOf(generation, false).costs.tree();
   return trees_[GroupOf(generation)].Next(Rate(kind, alpha, k), costs, most, request.max_tree_nodes);
 }
@@ -137,12 +137,12 @@ DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generatio
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
   const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
-  // Without a rule to stop by, the draft drafts them all and reports its confidences.
+  // With an empty DraftStop, the draft drafts all k tokens and reports its confidence in each.
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
   };
   if (kind.drafted_rounds < kRoundsToLearn) {
-    // The first draft and a plain round show what rows cost, which on some processors is as much as a step.
+    // A row costs as much as a step on some processors. The first draft and a plain round show this cost.
     const int longest = std::min(most, kWhileLearning);
     if (running_ > 1 || kind.drafted_rounds == 0) return all_of(longest);
     if (!kind.had_plain_round) return {};
@@ -178,13 +178,13 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
     Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
     if (!whole) outcome.token = proposal[named.accepted].alternatives[named.rank];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
-    // What an early proposal saves, against what one more sequence in their steps costs the others.
+    // Compares what an early proposal saves with what one more sequence in a step costs the other branches.
     if (!outcomes.empty() && named.chance * kind.costs.token() < foreseen * kind.costs.sequence()) continue;
     foreseen += named.chance;
     outcome.length.ahead = true;
     outcomes.push_back(std::move(outcome));
   }
-  // A proposal that nobody foresaw may have to wait for a step of those that were foreseen.
+  // If the outcome was not foreseen, its proposal may have to wait for a step of the branches.
   const double step = kind.costs.token();
   const double proposal_seconds = kind.costs.first_step() + static_cast<double>(proposal.size()) * step;
   const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
@@ -217,13 +217,13 @@ void DraftChoice::OnRound(const RoundReport& round) {
     kind.had_plain_round = true;
     return;
   }
-  // Knowledge of the draft is as old as the last round that asked for one.
+  // What is known of the draft ages by the plain rounds since the last round that asked for a draft.
   ++kind.drafted_rounds;
   kind.costs.AgeDraft(kind.plain_rounds);
   kind.acceptance.Age(kind.plain_rounds);
   kind.plain_rounds = 0;
   if (failed) return kind.costs.ObserveFailure(round.times);
-  // How often one of several siblings is accepted says nothing of a chain's acceptance.
+  // How often one of several siblings is accepted says nothing about the acceptance of a chain.
   if (!IsChain(proposal)) return kind.costs.ObserveTree(round);
   kind.costs.ObserveChain(round);
   kind.acceptance.Observe(proposal, round.verdict->path.size());

@@ -5,20 +5,20 @@
 namespace outrider {
 namespace {
 
-// How many observations the overall share counts as, in one generation and in one bin of confidence.
+// The weight of the overall share, in observations, for one generation and for one bin of confidence.
 constexpr double kPriorTokens = 60;
 constexpr double kPriorOfABin = 4;
 
-// Rounds of a trial. The times of so few differ by a few percent by chance.
+// Rounds of a trial. The mean time of so few rounds varies by a few percent by chance.
 constexpr int kTrial = 16;
 constexpr double kClearlyBetter = 0.97;
-// A trial of the worse one takes at most a ninth of the rounds, and a 65th in the end.
+// Trials of the slower way take at most a ninth of the rounds, and a 65th in the end.
 constexpr int kFirstPause = 8 * kTrial;
 constexpr int kLongestPause = 64 * kTrial;
 
 constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
-// A tree is tried if it promises this share of the chain's measured rate, since its times are known less
-// well, and this many times what the same reckoning promises of a chain.
+// A tree is tried if its predicted rate is kWorthATrial times the chain's rate, since its times are known
+// less well, and kMoreThanAChain times the rate that the same calculation predicts for a chain.
 constexpr double kWorthATrial = 0.95;
 constexpr double kMoreThanAChain = 1.02;
 // Larger trees gain little.
@@ -27,7 +27,7 @@ constexpr int kMostNodes = 128;
 
 double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
 
-// Under load, the part of a mean step that is not fixed belongs to the units.
+// The cost of a row or sequence. Under load, it includes all of a mean step that is not fixed.
 double PerUnit(const LinearTime& alone, const RunningMean& seconds, const RunningMean& size, int running) {
   if (running <= 1) return alone.per_unit();
   return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
@@ -172,7 +172,7 @@ bool MeasuredChoice::Next() {
     } else {
       rounds_left_ = kTrial - 1;
       trying_ = true;
-      // Measurements from long ago do not compare with the present.
+      // Old measurements cannot be compared with present ones.
       (other_is_better_ ? usual_ : other_) = RunningMean();
     }
   }
@@ -211,7 +211,7 @@ void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const T
   for (const LikelyNode& node : tree) {
     reached.push_back((node.parent < 0 ? 1 : reached[node.parent]) * stands[node.level][node.rank]);
     tokens += reached.back();
-    // Nodes at one depth are a step of the draft, and rows of the next one.
+    // The draft draws the nodes of a level in one step, and feeds them together to the next.
     const bool opens_level = widths[node.level]++ == 0;
     const bool is_fed = node.level + 1 < depth;
     seconds += costs.row + (opens_level ? costs.level : is_fed ? costs.node : 0);

@@ -1,5 +1,5 @@
-// What rounds were lately measured to take, in seconds, how often drafted tokens are accepted, and choices
-// between ways to make rounds by what each was measured to give.
+// Recently measured costs of rounds, in seconds, and acceptance of drafted tokens. Also choices between kinds
+// of rounds by their measured speed.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,8 @@ namespace outrider {
 // How many of the draft's alternatives are considered in place of a rejected token.
 inline constexpr int kRanks = 4;
 
-// An outcome of a verification that can be named in advance: `accepted` tokens stand, then comes the draft's
-// alternative of that rank or, after a whole proposal, the token that the draft draws next.
+// An outcome of a verification that can be named in advance. `accepted` tokens stand. They are followed by
+// the draft's alternative of rank `rank` or, after a whole proposal, by the token that the draft draws next.
 struct NamedOutcome {
   size_t accepted = 0;
   int rank = 0;  // from 0; unused after a whole proposal
@@ -39,18 +39,18 @@ struct OutcomeChances {
 // Returns all outcomes, the likeliest first. A rejected token is never its own correction.
 std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances);
 
-// What all generations of one kind have observed of their drafter. One thread.
+// The acceptance of drafted tokens, learned from all generations of one kind. One thread.
 class Acceptance {
  public:
   // Observes a round with a chain, in lockstep or ahead.
   void Observe(std::span<const ProposalNode> chain, size_t accepted);
-  // Observes a round that ran ahead: whether any outcome of the chain was drafted for, and this one.
+  // Observes a round that ran ahead. `drafted_for`: some outcome was drafted for. `hit`: this one was.
   void ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for, bool hit);
   // Ages as if that many rounds with a draft had been missed.
   void Age(double rounds) { all_.Age(rounds); }
 
-  // The chance that the next token is accepted: the share of judged tokens that were. If the draft reports
-  // its confidence, drafts end where it is unsure; then the share of first tokens.
+  // The chance that the next token is accepted: the accepted share of the judged tokens. A draft that reports
+  // its confidence ends where it is unsure; then it is the accepted share of first tokens.
   double alpha() const { return all_.mean(kUnknownAcceptance); }
   // The same for a token in that bin of confidence.
   double Of(int bin) const;
@@ -64,11 +64,11 @@ class Acceptance {
   std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
 
  private:
-  // Confidence changes its meaning more slowly than times change, and a bin sees fewer tokens.
+  // The meaning of confidence changes more slowly than times do, and a bin sees fewer tokens.
   static constexpr double kConfidenceDecay = 0.998;
   static constexpr double kUnknownAcceptance = 0.7;
-  // How often the draft's second, third, ... choice replaces a rejected token, and any that was drafted for,
-  // and how many observations these guesses count as.
+  // First guesses: how often the draft's second, third, ... choice replaces a rejected token, how often any
+  // choice that was drafted for does, and how many observations these guesses count as.
   static constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};
   static constexpr double kUnknownCorrected = 0.35;
   static constexpr double kPriorOfAnOutcome = 4;
@@ -80,9 +80,9 @@ class Acceptance {
   std::array<RunningMean, kRanks> corrected_;
 };
 
-// Costs of a tree, for a generation that runs alone.
+// Costs of a tree in seconds, for a generation that runs alone.
 struct TreeCosts {
-  double round = 0;  // with nothing drafted, messages between the services included
+  double round = 0;  // fixed part of a round with a draft: messages included, rows and levels not
   double row = 0;    // each row of a verification
   double level = 0;  // a step of the draft
   double node = 0;   // each further node in a step of the draft
@@ -92,15 +92,15 @@ struct TreeCosts {
 //
 //   a verification takes V + v rows, a draft step D + d sequences, a proposal of K tokens E + e K.
 //
-// E exists because the first step of a proposal takes longer: its weights are no longer near. V, D and E are
-// learned while one generation runs alone. Under load a step also takes longer because others use the same
-// processors; this counts as the cost of its rows or sequences. Sequences divide the cost of what they share.
+// E exists because the first step of a proposal takes longer: the weights have left the caches. V, D and E
+// are learned while one generation runs alone. Under load a step also takes longer because others use the
+// same processors; this counts as the cost of its rows or sequences. Sequences in a step share V or D.
 //
 // `running` is the number of generations in progress. One thread.
 class RoundCosts {
  public:
   void ObserveVerify(const RoundTimes& times, int running);
-  // The draft gave a chain, or a tree.
+  // Observes a round whose draft gave a chain, or a tree.
   void ObserveChain(const RoundReport& round);
   void ObserveTree(const RoundReport& round);
   // Observes a round whose draft was asked and gave nothing.
@@ -115,10 +115,10 @@ class RoundCosts {
   double Verify(int k, int running) const;
   // Seconds for a proposal of k > 0 tokens, messages included.
   double Propose(int k, int running) const;
-  // Seconds for asking in vain, and the share of attempts that were not in vain.
+  // Seconds lost to a failed proposal, and the share of proposals that did not fail.
   double Failure(int running) const { return failed_seconds_.mean(0) / std::max(running, 1); }
   double proposed() const { return proposed_.mean(1); }
-  // Alone: what a draft's first step takes beyond others, each token, and another sequence in its steps.
+  // Seconds, alone: the extra time of a proposal's first step, a token, and one more sequence in a step.
   double first_step() const { return proposal_.fixed(); }
   double token() const { return proposal_.per_unit(); }
   double sequence() const { return step_.per_unit(); }
@@ -127,18 +127,18 @@ class RoundCosts {
  private:
   static constexpr double kFailureDecay = 0.98;  // a failure is forgotten within one pause between probes
 
-  // Learned while one runs alone. At first rows and sequences are assumed to cost little, tokens the mean.
+  // Learned while one generation runs alone. At first a row or sequence costs little, a token the mean.
   LinearTime verify_{0.2}, proposal_{1}, step_{0.2};
-  RunningMean verify_wire_, draft_wire_;  // what messages add
+  RunningMean verify_wire_, draft_wire_;  // the time that messages add
   // Always learned.
   RunningMean verify_seconds_, verify_rows_, verify_batch_;
   RunningMean step_seconds_, draft_batch_;
   RunningMean proposed_{kFailureDecay}, failed_seconds_{kFailureDecay};
 };
 
-// The other way may be faster or slower than the usual one: drafting while the target verifies, for example,
-// is faster where draft and target have processors of their own. The better way is used for many rounds. The
-// other is tried for a few, the more rarely the more often it lost. One thread.
+// Chooses between the usual way to make rounds and another way. Drafting while the target verifies, for
+// example, is faster if draft and target have their own processors. The faster way is used for many rounds.
+// Then the other is tried for a few, more rarely each time it loses. One thread.
 class MeasuredChoice {
  public:
   // Whether the next round takes the other way.
@@ -153,17 +153,17 @@ class MeasuredChoice {
 
   RunningMean usual_, other_;  // seconds per token
   bool other_is_better_ = false;
-  bool trying_ = false;  // the worse way
+  bool trying_ = false;  // the slower way is on trial
   int rounds_left_ = 0;  // of the trial, or until the next
   int pause_ = 0;        // rounds from the end of a trial to the next
 };
 
 // Chooses between chains and trees for generations that run alone.
 //
-// A tree yields one token plus its accepted nodes. The child of rank r at depth d is accepted, if its parent
-// is, as often as was seen lately. Of all budgets and depths (NodeBudget), the one with the best predicted
-// rate is tried against the chain if it promises to be no slower, and whichever was measured to be faster is
-// used (MeasuredChoice). One thread.
+// A tree yields one token plus its accepted nodes. How often a child of rank r at depth d is accepted, if its
+// parent is, was observed lately. Of all node budgets and depths, the one with the best predicted rate is
+// tried against the chain if that rate is about as good as the chain's. Whichever was measured to be faster
+// is used (MeasuredChoice). One thread.
 class TreeChoice {
  public:
   // Returns the tree to draft next, or nullopt for a chain, which is expected to yield `chain_rate` tokens

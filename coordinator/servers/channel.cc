@@ -29,8 +29,8 @@ struct Rpc<TargetProtocol> {
   static constexpr auto kPrepare = &Service::Stub::PrepareAsyncVerify;
 };
 
-// Polls for a channel that has no stream, until it is connected or a time is over. gRPC goes on with a
-// connection only while somebody polls, or by its own timer, every five seconds.
+// Polls for a channel that has no stream, until it is connected or the time is over. gRPC advances an attempt
+// to connect only while somebody polls, or by its own timer, every five seconds.
 class Connecting {
  public:
   static void Start(std::shared_ptr<grpc::Channel> channel, GrpcContext& context, Clock::duration within) {
@@ -48,7 +48,7 @@ class Connecting {
     const grpc_connectivity_state state = channel_->GetState(/*try_to_connect=*/true);
     const Clock::duration left = end_ - Clock::now();
     if (state == GRPC_CHANNEL_READY || left <= Clock::duration::zero()) return End();
-    // gRPC has deadlines on the wall clock, which may be set.
+    // gRPC takes deadlines on the wall clock, which may be adjusted.
     const auto deadline = std::chrono::system_clock::now() +
                           std::chrono::duration_cast<std::chrono::system_clock::duration>(left);
     channel_->NotifyOnStateChange(state, deadline, &context_.queue(), &changed_);
@@ -68,7 +68,7 @@ class Connecting {
 
 }  // namespace
 
-// One life of the stream. It lives until it has ended and the channel has let go of it.
+// One stream. It lives until it has ended and the channel has released it.
 template <class Protocol>
 class Channel<Protocol>::Stream {
  public:
@@ -94,7 +94,7 @@ class Channel<Protocol>::Stream {
         stream_((stub_.*Rpc<Protocol>::kPrepare)(&context_, &channel.context_.queue())),
         outbox_([this](const Request& message) { stream_->Write(message, &written_); }) {}
 
-  // gRPC tells the server of each read, which would wake it between its answer and the next item.
+  // Deferred: gRPC tells the server of each read, which would wake it between its answer and the next item.
   void Read() {
     poller_.BeginLater([this] { stream_->Read(&response_, &read_done_); });
   }
@@ -102,15 +102,15 @@ class Channel<Protocol>::Stream {
     if (!ok) {
       const std::shared_ptr<Stream> self = until_it_ends_;
       End();
-      // It may be a message that cannot be parsed, and the server goes on. Not before the status was asked
-      // for, or it would be CANCELLED whatever the server says.
+      // The message may be one that cannot be parsed, while the server goes on. Cancel comes after Finish, or
+      // the status would be CANCELLED whatever the server says.
       return Cancel();
     }
     handlers_.on_response(std::move(response_));
     response_.Clear();
     Read();
   }
-  // Call once nothing is read any more. A write in flight must end first.
+  // Call once nothing is read any more. Finish waits for a write in flight.
   void End() {
     if (outbox_.Close()) Finish();
   }
@@ -169,7 +169,7 @@ void Channel<Protocol>::Cancel() {
 
 template <class Protocol>
 void Channel<Protocol>::ConnectAgain(Clock::duration within) {
-  // Names that do not resolve would otherwise be asked for at intervals that grow to two minutes.
+  // Otherwise gRPC would retry names that do not resolve at intervals that grow to two minutes.
   grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
   Connecting::Start(channel_, context_, within);
 }

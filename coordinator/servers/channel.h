@@ -23,7 +23,7 @@ struct DraftProtocol {
   static constexpr const char* kUnavailable = "DRAFT_UNAVAILABLE";
   // Whether the answer is still to come.
   static bool IsPartial(const Result& result) { return result.partial(); }
-  // Rows that a server computes for an item; 0: it has no answer.
+  // Rows that a server computes for an item; 0: the item has no answer.
   static int Rows(const Item& item) {
     if (!item.has_propose()) return 0;
     return item.propose().sequence().tokens_size() + static_cast<int>(item.propose().draft_tokens());
@@ -43,7 +43,7 @@ struct TargetProtocol {
   }
 };
 
-// At most one stream is open. For one thread; whoever polls the queue calls the handlers, one at a time.
+// At most one stream is open. For one thread. Threads that poll the queue call the handlers, one at a time.
 template <class Protocol>
 class Channel {
  public:
@@ -61,10 +61,10 @@ class Channel {
 
   // Opens a stream. The previous one must have ended.
   void Open(Handlers handlers);
-  // Sends items, of which it drops those that come once the stream has ended. Not before the first response.
+  // Sends items. Drops those posted after the stream has ended. Use it only after the first response.
   Outbox<typename Protocol::Request>& outbox();
   void Cancel();
-  // Without a stream: tries to connect at once, not after gRPC's growing pause, and goes on for `within`.
+  // Without a stream: tries to connect at once, without gRPC's growing pause, and keeps trying for `within`.
   void ConnectAgain(Clock::duration within);
 
  private:

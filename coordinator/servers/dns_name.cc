@@ -18,7 +18,7 @@ namespace outrider {
 namespace {
 
 constexpr char kScheme[] = "dns://";
-// For one attempt with one server, which is tried this often.
+// The timeout of one attempt with one name server, and the number of attempts.
 constexpr int kTimeoutMs = 1000;
 constexpr int kTries = 2;
 
@@ -26,7 +26,7 @@ absl::Status Failure(const DnsName& name, int code) {
   return absl::UnavailableError(absl::StrCat("cannot resolve ", name.host, ": ", ares_strerror(code)));
 }
 
-// The callback of c-ares.
+// One lookup, whose answer c-ares delivers to OnAnswer.
 struct Lookup {
   const DnsName& name;
   absl::StatusOr<std::vector<std::string>> addresses = absl::UnknownError("not answered");
@@ -54,7 +54,7 @@ struct Lookup {
   }
 };
 
-// Runs until all is answered.
+// Runs the channel until all its queries are answered.
 void Process(ares_channel channel) {
   while (true) {
     std::array<ares_socket_t, ARES_GETSOCK_MAXNUM> sockets{};
@@ -71,7 +71,7 @@ void Process(ares_channel channel) {
     timeval most{.tv_sec = kTimeoutMs / 1000, .tv_usec = 0};
     const timeval* const wait = ares_timeout(channel, &most, &most);
     poll(polled.data(), polled.size(), static_cast<int>(wait->tv_sec * 1000 + wait->tv_usec / 1000) + 1);
-    // Also without an event, since it looks at the time.
+    // Called even without an event, so that c-ares notices timeouts.
     ares_process_fd(channel, ARES_SOCKET_BAD, ARES_SOCKET_BAD);
     for (const pollfd& socket : polled) {
       const bool reads = (socket.revents & (POLLIN | POLLERR | POLLHUP)) != 0;
@@ -105,7 +105,7 @@ absl::StatusOr<std::vector<std::string>> Resolve(const DnsName& name) {
       code != ARES_SUCCESS) {
     return Failure(name, code);
   }
-  Lookup lookup{name};  // before the channel, which may call it at its end
+  Lookup lookup{name};  // declared before `owner`, whose destructor may call it
   const std::unique_ptr<ares_channeldata, void (*)(ares_channel)> owner(channel, ares_destroy);
   if (!name.server.empty()) {
     const int code = ares_set_servers_ports_csv(channel, name.server.c_str());

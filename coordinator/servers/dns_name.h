@@ -16,12 +16,12 @@ struct DnsName {
   std::string port;
 };
 
-// Parses `dns:///HOST:PORT` or `dns://SERVER/HOST:PORT`, as gRPC writes them. Nothing for any other address;
-// INVALID_ARGUMENT for one that begins so but is malformed.
+// Parses `dns:///HOST:PORT` or `dns://SERVER/HOST:PORT`, as gRPC writes them. Returns nullopt for any other
+// address, and INVALID_ARGUMENT for one that begins with dns:// but is malformed.
 absl::StatusOr<std::optional<DnsName>> ParseDnsName(absl::string_view address);
 
-// Returns the addresses of a name, IPv4 and IPv6, as HOST:PORT, sorted; at least one. UNAVAILABLE if nobody
-// answers or there is no such name. Blocks for up to some seconds. Any thread.
+// Returns the addresses of a name, IPv4 and IPv6, as HOST:PORT, sorted; at least one. UNAVAILABLE if no name
+// server answers or there is no such name. Blocks for up to a few seconds. Any thread.
 absl::StatusOr<std::vector<std::string>> Resolve(const DnsName& name);
 
 }  // namespace outrider

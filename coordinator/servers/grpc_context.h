@@ -1,4 +1,4 @@
-// Where the coordinator's coroutines run.
+// The execution context of the coordinator's coroutines.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@
 
 namespace outrider {
 
-// The io_context of gRPC's streams: one thread runs what is ready to run, and polls a completion queue when
-// nothing is. An event of a stream wakes the thread that acts on it, and no other.
+// An io_context for gRPC's streams. One thread runs the handlers that are ready, and polls a completion queue
+// when none is. An event of a stream wakes only the thread that acts on it.
 class GrpcContext {
  public:
-  // An executor as Asio defines it. Thread-safe, as are its copies and what they are given.
+  // An executor as Asio defines it. Thread-safe, as are its copies.
   class Executor {
    public:
     explicit Executor(GrpcContext* context) : context_(context) {}
@@ -51,11 +51,11 @@ class GrpcContext {
 
   Executor get_executor() { return Executor(this); }
 
-  // The queue, whose tags are QueueTags, and the poller that is told of the streams that use it.
+  // The queue, whose tags must be QueueTags, and its poller, which streams on the queue must Join.
   grpc::CompletionQueue& queue() { return queue_; }
   QueuePoller& poller() { return poller_; }
 
-  // Runs what is ready, or waits for something until `deadline`; false if nothing was run. For one thread.
+  // Runs the handlers that are ready, or waits for one until `deadline`. False if none ran. For one thread.
   bool RunSome(Clock::time_point deadline) {
     thread_ = std::this_thread::get_id();
     for (bool waited = false;; waited = true) {
@@ -75,13 +75,13 @@ class GrpcContext {
   grpc::CompletionQueue queue_;
   QueuePoller poller_;
   std::atomic<std::thread::id> thread_;
-  asio::io_context ready_{1};  // what is ready to run; its own reactor is not used
+  asio::io_context ready_{1};  // the handlers that are ready to run; its own reactor is not used
   const asio::executor_work_guard<asio::io_context::executor_type> never_out_of_work_ =
       asio::make_work_guard(ready_);
   GrpcTimers& timers_ = asio::use_service<GrpcTimers>(ready_);
 };
 
-// For a StallWatch, from one thread: tells whether the executor has not reached what an earlier call posted.
+// For a StallWatch, on one thread: returns whether the executor has not yet run what an earlier call posted.
 inline std::function<bool()> ExecutorIsStuck(const asio::any_io_executor& executor) {
   return [executor, done = std::make_shared<std::atomic<bool>>(true)] {
     if (!done->exchange(false)) return true;

@@ -14,7 +14,7 @@ namespace outrider {
 
 class GrpcTimer;
 
-// The pending timers of one context. Asio's own would fire on another thread, that of its reactor.
+// The pending timers of one context. Asio's own timers would fire on another thread, that of its reactor.
 class GrpcTimers final : public asio::execution_context::service {
  public:
   using key_type = GrpcTimers;
@@ -22,7 +22,7 @@ class GrpcTimers final : public asio::execution_context::service {
 
   explicit GrpcTimers(asio::execution_context& context) : service(context) {}
 
-  // When the next timer is due.
+  // When the next timer is due; the maximum if there is none.
   Clock::time_point next() const {
     return waiting_.empty() ? Clock::time_point::max() : waiting_.begin()->first;
   }
@@ -31,17 +31,17 @@ class GrpcTimers final : public asio::execution_context::service {
  private:
   friend class GrpcTimer;
 
-  // Handlers own the coroutines that wait, which go with the context.
+  // Drops the handlers. They own the coroutines that wait, which end with the context.
   void shutdown() override;
 
   std::multimap<Clock::time_point, GrpcTimer*> waiting_;
 };
 
-// Has the members of asio::steady_timer that are used here, with their meaning: handlers are posted, with an
-// error if the timer was cancelled, set anew or destroyed. One wait at a time. The context's thread.
+// Has the members of asio::steady_timer that are used here, with the same meaning: handlers are posted, with
+// an error if the timer was cancelled, set again or destroyed. One wait at a time. The context's thread.
 class GrpcTimer {
  public:
-  // `executor` is of a GrpcContext.
+  // `executor` must be that of a GrpcContext.
   explicit GrpcTimer(const asio::any_io_executor& executor)
       : executor_(executor),
         timers_(asio::use_service<GrpcTimers>(asio::query(executor, asio::execution::context))),
@@ -54,7 +54,7 @@ class GrpcTimer {
   }
   void expires_after(Clock::duration duration) { expires_at(Clock::now() + duration); }
 
-  // Calls void(error_code), on the executor unless the handler has one of its own.
+  // The handler is a void(error_code). It runs on the executor unless it has one of its own.
   template <class Token>
   auto async_wait(Token&& token) {
     return asio::async_initiate<Token, void(boost::system::error_code)>(
@@ -88,7 +88,7 @@ class GrpcTimer {
   GrpcTimers& timers_;
   Clock::time_point time_;
   absl::AnyInvocable<void(boost::system::error_code)> on_end_;
-  std::multimap<Clock::time_point, GrpcTimer*>::iterator place_;  // while somebody waits
+  std::multimap<Clock::time_point, GrpcTimer*>::iterator place_;  // valid while somebody waits
 };
 
 inline void GrpcTimers::Expire(Clock::time_point now) {
@@ -107,8 +107,8 @@ class TaskGroup {
  public:
   explicit TaskGroup(const asio::any_io_executor& executor) : executor_(executor), ended_(executor) {}
 
-  // Starts a task, which counts from now on, begun or not. Calls `on_end` with the exception that ended it,
-  // or null, and with its result if it has one. Throws, and calls nothing, if the task cannot be started.
+  // Starts a task, which Wait counts from now on, begun or not. Calls `on_end` with the exception that ended
+  // it, or null, and with its result if it has one. Throws, and calls nothing, if the task cannot be started.
   template <class Result, class OnEnd>
   void Spawn(asio::awaitable<Result> task, OnEnd on_end) {
     ++running_;
@@ -122,7 +122,7 @@ class TaskGroup {
     std::move(not_started).Cancel();
   }
 
-  // Waits until none runs. For one coroutine at a time.
+  // Waits until no task runs. For one coroutine at a time.
   asio::awaitable<void> Wait() {
     while (running_ > 0) co_await ended_.Wait();
   }

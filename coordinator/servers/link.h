@@ -20,7 +20,7 @@
 namespace outrider {
 
 inline constexpr auto kRetryPause = std::chrono::milliseconds(200);  // the pause between attempts to connect
-// A server that has just gone, or was never there, is not reported for this long.
+// For this long after a server has gone, or after the start, failures to connect are not logged.
 inline constexpr auto kStartPatience = std::chrono::seconds(2);
 
 struct LinkOptions {
@@ -28,14 +28,14 @@ struct LinkOptions {
   // The name in the server's certificate, if it is not in the address.
   std::string host = {};
   std::shared_ptr<grpc::ChannelCredentials> credentials = {};
-  // How long a server may be away before it counts as gone and those who wait for it give up.
+  // How long a server may be away before it counts as gone and callers that wait for it give up.
   Clock::duration patience = std::chrono::seconds(60);
-  // A server that has items to answer but is silent for this long hangs, and its connection counts as lost;
-  // keepalive only notices processes that stand still. So do items this old, even if others are answered.
+  // A server that has items to answer but is silent for this long counts as hung, and its connection as lost;
+  // keepalive only notices stopped processes. Items this old count as lost too, even if others are answered.
   Clock::duration item_timeout = std::chrono::seconds(300);
   // Called for an answer that nobody waits for: it is late, or names another sequence or round.
   std::function<void()> on_unexpected = [] {};
-  std::function<void()> on_kv_used = [] {};  // Link::kv_used has changed
+  std::function<void()> on_kv_used = [] {};  // called when Link::kv_used has changed
 };
 
 // Held by shared_ptr. Everything runs on the executor, which has one thread.
@@ -50,7 +50,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   using Answer = LinkAnswer<Result>;
   using Call = LinkCall<Result>;
 
-  // `on_change` is called when up(), present() or going_away() has changed, and after each try to connect.
+  // `on_change`: up(), present(), going_away() or answers() has changed, or a try to connect has ended.
   Link(GrpcContext& context, const LinkOptions& options, CheckServer check_server,
        std::function<void()> on_change)
       : executor_(context.get_executor()),
@@ -62,7 +62,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
         absence_(executor_),
         silence_(executor_) {}
 
-  // Connects, and reconnects for ever.
+  // Connects, and reconnects forever.
   void Connect() {
     if (stopping_) return;
     const std::weak_ptr<Link> weak = this->weak_from_this();
@@ -95,26 +95,26 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   bool present() const { return present_; }
   // Whether the connected server said that it is about to end.
   bool going_away() const { return going_away_; }
-  // The share of a target's KV cache that sequences use, as it said last.
+  // The share of a target's KV cache that sequences use, as last reported.
   float kv_used() const { return kv_used_; }
   const ServerPace& pace() const { return pace_; }
-  // Whether it has answered an item since it was last taken for hanging.
+  // Whether the server has answered an item since it last counted as hung.
   bool answers() const { return answers_; }
   // Why the server is refused; OK if it is not.
   const absl::Status& refusal() const { return refusal_; }
-  // Whether another server can take the items of this one, so that a silence need not be waited out.
+  // Whether another server can take over the items of this one, so that a silence need not be waited out.
   void set_replaceable(bool replaceable) { replaceable_ = replaceable; }
-  // How many times it has come up.
+  // How many times the link has come up.
   uint64_t connections() const { return connections_; }
   Clock::time_point last_answer() const { return last_answer_; }
-  // Of the server that it is, or was last, connected to; null before the first.
+  // The info of the server that the link is, or was last, connected to; null before the first connection.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
   const LinkOptions& options() const { return options_; }
   const asio::any_io_executor& executor() const { return executor_; }
-  // The queue of items that may be what the server dies of (LossCount).
+  // The queue of items that may have brought servers down (LossCount).
   TurnQueue& suspects() { return suspects_; }
 
-  // Sends an item that needs no answer. Dropped while the link is down: leases free what the server has.
+  // Sends an item that needs no answer. Drops it while the link is down: leases free what the server has.
   void Post(Item&& item) {
     if (up_) Send(std::move(item));
   }
@@ -124,11 +124,11 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     Post(std::move(item));
   }
 
-  // Sends an item; its answer will name this sequence and round. A `patient` one is waited for as long as
-  // item_timeout says, even if another server could take over.
+  // Sends an item, whose answer will name this sequence and round. The link waits for the answer to a
+  // `patient` item for item_timeout, even if another server could take over.
   std::unique_ptr<Call> Start(Item&& item, const std::string& sequence_id, uint64_t round,
                               bool patient = false) {
-    // They keep the link alive.
+    // The calls keep the link alive.
     std::shared_ptr<LinkCalls<Result>> calls(this->shared_from_this(), &calls_);
     auto call = std::make_unique<Call>(std::move(calls), executor_, CallKey(sequence_id, round),
                                        Protocol::Rows(item), patient);
@@ -142,8 +142,8 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   }
 
  private:
-  // Items of sequences that go on at the same time, as after the answers of one step, leave together;
-  // otherwise the server would begin a step with the first of them.
+  // Items of sequences that continue at the same time, such as after the answers of one step, leave together.
+  // Otherwise the server would begin a step with the first of them.
   void Send(Item&& item) {
     if (!std::exchange(holding_, true)) {
       channel_.outbox().Hold();
@@ -232,7 +232,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
       away_since_ = Clock::now();
       warn("disconnected");
     }
-    // Logs once why it cannot be reached, however often it is tried, and not while it may be about to start.
+    // Logs once why the server cannot be reached, however often that fails, but not while it may be starting.
     const bool is_starting = Clock::now() < away_since_ + kStartPatience;
     if (!up_ && !stopping_ && refusal_.ok() && failure_ != status.code() && !is_starting) {
       warn("cannot connect");
@@ -264,7 +264,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return std::min(options_.item_timeout, pace_.LongestSilence(rows).value_or(options_.item_timeout));
   }
 
-  // Checks whether the server hangs, by `until`: it may become replaceable. One timer serves all items.
+  // Checks by `until` whether the server hangs: it may become replaceable. One timer serves all items.
   void WatchSilence(Clock::time_point until) {
     watching_ = true;
     const auto soon = std::min<Clock::duration>(options_.item_timeout, ServerPace::kLeastSilence);
@@ -290,7 +290,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     channel_.Cancel();
   }
 
-  // Fails the items that are too old. Returns when the next one will be.
+  // Fails the items that are too old. Returns when the next item will be.
   Clock::time_point GiveUpOld(Clock::time_point now) {
     auto next = Clock::time_point::max();
     for (const auto& [key, call] : calls_) {
@@ -311,7 +311,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     return next;
   }
 
-  // Calls the method at that time, unless the timer is set anew or the link is gone.
+  // Calls the method at that time, unless the timer is set again or the link is gone.
   void CallAt(Clock::time_point time, GrpcTimer& timer, void (Link::*method)()) {
     timer.expires_at(time);
     timer.async_wait([weak = this->weak_from_this(), method](const boost::system::error_code& error) {
@@ -331,7 +331,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   std::optional<v1::ServerInfo> info_;
   absl::Status refusal_;
   Clock::time_point away_since_ = Clock::now();
-  absl::StatusCode failure_ = absl::StatusCode::kOk;  // that was logged since it was last connected
+  absl::StatusCode failure_ = absl::StatusCode::kOk;  // the last one logged since the link was up
   LinkCalls<Result> calls_;
   Clock::time_point last_answer_{};
   ServerPace pace_;
@@ -344,7 +344,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
   float kv_used_ = 0;
   bool answers_ = true;
   bool replaceable_ = false;
-  bool holding_ = false;  // the channel, until what is ready to run has run
+  bool holding_ = false;  // the outbox is held until the handlers that are ready have run
   bool stopping_ = false;
 };
 

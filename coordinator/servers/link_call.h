@@ -1,4 +1,4 @@
-// An item on its way to a server, its answer, and what answers tell of the server. And how items are sent
+// An item in flight to a server, its answer, and what answers tell about the server. Also how items are sent
 // again: after which pauses, how often, and in which order.
 #pragma once
 
@@ -27,26 +27,26 @@ namespace outrider {
 
 template <class Result>
 struct LinkAnswer {
-  // The server's own; UNAVAILABLE without a link, or an answer; DEADLINE_EXCEEDED; or CANCELLED.
+  // The server's own, or UNAVAILABLE without a link or an answer, DEADLINE_EXCEEDED, or CANCELLED.
   absl::Status status;
-  Result result;      // of the server, also with an error of its own; else empty
+  Result result;      // from the server, also if it answered with an error; else empty
   bool lost = false;  // it was sent, and the link went down before an answer came, or none came in time
 };
 
-// Sequence and round.
+// Sequence id and round.
 using CallKey = std::pair<std::string, uint64_t>;
 template <class Result>
 class LinkCall;
 template <class Result>
 using LinkCalls = absl::flat_hash_map<CallKey, LinkCall<Result>*>;
 
-// An item whose answer was not taken yet. Destruction gives it up. Made by Link. Executor thread.
+// An item whose answer was not taken yet. Destroying the call gives it up. Made by Link. Executor thread.
 template <class Result>
 class LinkCall {
  public:
   using Answer = LinkAnswer<Result>;
 
-  // Is in `calls` while it lives.
+  // The call is in `calls` while it lives.
   LinkCall(std::shared_ptr<LinkCalls<Result>> calls, const asio::any_io_executor& executor, CallKey key,
            int rows, bool patient)
       : rows(rows), patient(patient), calls_(std::move(calls)), key_(std::move(key)), answered_(executor) {
@@ -94,11 +94,11 @@ class LinkCall {
   std::function<void(const Result&)> on_partial_;
 };
 
-// What a link learns from answers about a server's load and speed. One thread.
+// The load and speed of a server, learned from its answers. One thread.
 class ServerPace {
  public:
-  // A working server is silent no longer than this, or than this multiple of the usual time for its rows:
-  // those in flight, and those that others may have in the step.
+  // A working server is silent no longer than kLeastSilence, or kSilenceFactor times the usual time for its
+  // rows: those in flight here, and kRowsOfOthers that other coordinators may have in the step.
   static constexpr auto kLeastSilence = std::chrono::seconds(3);
   static constexpr int kSilenceFactor = 4;
   static constexpr int kRowsOfOthers = 512;
@@ -108,21 +108,21 @@ class ServerPace {
     load_ = load;
     load_of_others_.Observe(static_cast<double>(std::max<int64_t>(0, load - ours)));
   }
-  // Observes an item that took so long, in a step of `rows` rows.
+  // Observes an item that took the time `took`, in a step of `rows` rows.
   void ObserveAnswer(Clock::duration took, int rows) {
     row_seconds_.Observe(Seconds(took) / std::max(rows, 1));
   }
   // Call for a new connection, which may be to another server.
   void ForgetLoad() { load_of_others_ = RunningMean(kLoadDecay); }
 
-  // The load last reported, and the mean part of it that was others'; nothing before the first report.
+  // The load last reported, and the mean load from other coordinators; nullopt before the first report.
   uint32_t load() const { return load_; }
   std::optional<double> load_of_others() const {
     if (load_of_others_.weight() == 0) return std::nullopt;
     return load_of_others_.mean(0);
   }
 
-  // How long a server with `rows` rows in flight may be silent; nothing before its first answer.
+  // How long a server with `rows` rows in flight may be silent; nullopt before its first answer.
   std::optional<Clock::duration> LongestSilence(int rows) const {
     if (row_seconds_.weight() == 0) return std::nullopt;
     const std::chrono::duration<double> usual(kSilenceFactor * (rows + kRowsOfOthers) * row_seconds_.mean(0));
@@ -139,19 +139,19 @@ class ServerPace {
   uint32_t load_ = 0;
 };
 
-// How long a server that refused asks to be left alone: its RetryInfo, within reason.
+// How long a server that refused an item asks to be left alone: its RetryInfo, but at most a minute.
 inline Clock::duration RetryAfter(const absl::Status& status) {
   return absl::ToChronoNanoseconds(std::clamp(RetryDelay(status), absl::ZeroDuration(), absl::Minutes(1)));
 }
 
-// Pauses between attempts, each longer, and random: waiters do not return together. One thread.
+// Growing pauses between attempts, randomised so that waiters do not return together. One thread.
 class Backoff {
  public:
   // The pauses begin at `first` and double up to `most`.
   Backoff(Clock::duration first, Clock::duration most) : first_(first), most_(most), next_(first) {}
 
   // Returns the next pause, within 50 % of its nominal length, which is no shorter than `at_least`. The
-  // jitter comes from the system: a request's random numbers decide tokens and nothing else.
+  // jitter is the system's: a request's random numbers decide tokens and nothing else.
   Clock::duration Next(Clock::duration at_least = {}) {
     const Clock::duration pause = std::max(next_, at_least);
     next_ = std::min(2 * pause, most_);
@@ -168,9 +168,9 @@ class Backoff {
   Clock::duration next_;
 };
 
-// Counts the losses in a row of the connection under a sequence's items. A server that dies takes all items
-// in flight with it, and one may be the cause. After a first loss all are sent again at once. Those lost
-// twice are suspects, sent one at a time (Link::suspects); a third loss tells the culprit. One thread.
+// Counts how often in a row a connection was lost while a sequence's item was in flight. A server that dies
+// loses all items in flight, and one may be the cause. After a first loss all are sent again at once. Items
+// lost twice are suspects, sent one at a time (Link::suspects). A third loss tells the culprit. One thread.
 class LossCount {
  public:
   // An item that brings the sequence to `end` tokens was answered. An answer to an earlier part clears
@@ -178,14 +178,14 @@ class LossCount {
   void OnAnswer(size_t end) {
     if (end >= end_) *this = {};
   }
-  // The connection was lost under such an item.
+  // The connection was lost while such an item was in flight.
   void OnLost(size_t end) {
     ++losses_;
     end_ = std::max(end_, end);
   }
 
   bool suspect() const { return losses_ >= kSuspect; }
-  // Whether sending it again would do to other servers what it did before.
+  // Whether the item must not be sent again, since it would probably bring down other servers too.
   bool guilty() const { return losses_ >= kGuilty; }
 
  private:
@@ -193,7 +193,7 @@ class LossCount {
   static constexpr int kGuilty = 3;
 
   int losses_ = 0;
-  size_t end_ = 0;  // of the longest item lost
+  size_t end_ = 0;  // the largest `end` of the items lost
 };
 
 // Lets one holder go on at a time, first come, first served. Executor thread. Outlives its turns.

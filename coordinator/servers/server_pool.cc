@@ -10,10 +10,10 @@
 namespace outrider {
 namespace {
 
-// The interval between attempts to resolve a name while none of its servers is reached.
+// The interval between attempts to resolve a name while none of its servers is connected.
 constexpr auto kResolvePause = std::chrono::milliseconds(500);
 
-// FNV-1a, because it must be the same in every process.
+// FNV-1a, because the id must be the same in every process.
 uint64_t ServerId(const std::string& address) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char byte : address) hash = (hash ^ static_cast<uint8_t>(byte)) * 0x100000001b3;
@@ -72,7 +72,7 @@ int Place(std::span<const ServerView> servers, const PlacementRequest& request) 
     best_rank = rank;
   }
   if (best >= 0 || request.avoid < 0) return best;
-  // A server that failed once may serve again.
+  // No other server is left. The one that failed may serve again.
   return Place(servers, {.affinity = request.affinity, .tie = request.tie});
 }
 
@@ -135,7 +135,7 @@ std::shared_ptr<typename ServerPool<Protocol>::Server> ServerPool<Protocol>::Cho
                      .going_away = server->link->going_away(),
                      .sequences = server->sequences,
                      .others = server->link->pace().load_of_others().value_or(kUnknownLoad)});
-    // A server that was taken for hanging is tried by one sequence.
+    // A server that counted as hung is tried with one sequence first.
     if (!server->link->answers() && server->sequences > 0) views.back().usable = false;
   }
   int chosen = Place(views, request);
@@ -173,7 +173,7 @@ void ServerPool<Protocol>::UpdateInfo() {
       common = *info;
       continue;
     }
-    // The cache holds this many tokens, whatever its blocks are.
+    // The smaller cache, in tokens: the sizes of the blocks may differ.
     const uint64_t tokens = std::min(uint64_t{common->kv_blocks()} * common->block_size(),
                                      uint64_t{info->kv_blocks()} * info->block_size());
     common->set_block_size(std::min(common->block_size(), info->block_size()));
@@ -213,7 +213,7 @@ asio::awaitable<void> ServerPool<Protocol>::KeepResolving(Name& name) {
 template <class Protocol>
 void ServerPool<Protocol>::OnResolved(Name& name, const absl::StatusOr<std::vector<std::string>>& addresses) {
   if (!addresses.ok()) {
-    // The servers that the name stood for may be there all the same.
+    // The servers that the name resolved to before may still be there.
     if (name.problem != addresses.status()) {
       LogWarning(
           "not resolved",

@@ -28,35 +28,35 @@ namespace outrider {
 // ServerView::others of a server that has not reported it, such as a new one.
 inline constexpr double kUnknownLoad = -1;
 
-// What a coordinator knows of one server of a pool.
+// One server of a pool, as a coordinator sees it.
 struct ServerView {
   uint64_t id = 0;          // the same in every coordinator, as a hash of its address
-  bool usable = true;       // it is connected, and was not refused
+  bool usable = true;       // it is connected and may be sent items
   bool going_away = false;  // it said that it is about to end
-  int sequences = 0;        // of this coordinator, there now
-  double others = 0;        // items of other coordinators, waiting or in progress there
+  int sequences = 0;        // this coordinator's sequences on it
+  double others = 0;        // other coordinators' items that wait or are in progress on it
 };
 
 struct PlacementRequest {
-  uint64_t affinity = 0;  // PromptAffinity; 0: the sequence is as well off anywhere
-  int avoid = -1;         // index of a server that failed it, to be taken only if it is the last; -1: none
+  uint64_t affinity = 0;  // PromptAffinity; 0: no server is preferred
+  int avoid = -1;         // index of a server that failed, to be taken only as a last resort; -1: none
   uint64_t tie = 0;       // a random number
 };
 
-// Returns the index of the least loaded server, or -1 if none can be taken. Load is sequences plus others'
-// items; unknown numbers of these count as the mean of the known, or all coordinators would flood a new
-// server. Loads less than one apart are equal: between such servers affinity decides, or else chance. A
-// server that affinity prefers may have one sequence more, as long as it has fewer than kCheapSequences: so
-// few share a step at little cost, and a prompt that need not be computed again saves more.
+// Returns the index of the least loaded server, or -1 if none can be taken. The load is `sequences` plus
+// `others`. Unknown `others` count as the mean of the known ones: otherwise all coordinators would flood a
+// new server. Loads less than one apart are equal: between such servers affinity decides, or else chance. The
+// server that affinity prefers may have a load one higher, as long as it is below kCheapSequences: so few
+// sequences share a step at little cost, and a prompt that need not be computed again saves more.
 //
 // Affinity is rendezvous hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates",
 // 1998): the server with the largest hash of (affinity, id). If a server comes or goes, only the prompts that
 // it gets or had move.
 int Place(std::span<const ServerView> servers, const PlacementRequest& request);
 
-inline constexpr int kCheapSequences = 4;  // sequences up to which affinity may outweigh load
+inline constexpr int kCheapSequences = 4;  // load below which affinity may outweigh it
 
-// The hash of a prompt's first two blocks, below which a prefix cache helps little; 0 if it has fewer.
+// The hash of a prompt's first two blocks; 0 if it has fewer, since a prefix cache then helps little.
 // `block_size` is that of the server's cache, in tokens.
 uint64_t PromptAffinity(std::span<const TokenId> prompt, int block_size);
 
@@ -67,8 +67,8 @@ class CircuitBreaker {
  public:
   static constexpr int kFailures = 3;
 
-  // Leave to send one item. Report the item's outcome at most once; without a report it was given up and says
-  // nothing of the draft. Must not outlive the breaker.
+  // Permission to send one item. Report the item's outcome at most once. Without a report the item was given
+  // up, and tells nothing about the draft. Must not outlive the breaker.
   class Permit {
    public:
     ~Permit() {
@@ -103,9 +103,9 @@ class CircuitBreaker {
     const uint64_t epoch_;  // items sent before the last change of state do not count
   };
 
-  // Whether TryPass would give leave.
+  // Whether TryPass would return a permit.
   bool LetsPass(Clock::time_point now) const { return !open_ || (now >= open_until_ && !trying_); }
-  // Null if the draft is to be left alone now.
+  // Null if the draft must be left alone now.
   std::unique_ptr<Permit> TryPass(Clock::time_point now) {
     if (!LetsPass(now)) return nullptr;
     trying_ = open_;
@@ -142,16 +142,16 @@ class CircuitBreaker {
 
 struct PoolOptions {
   LinkOptions link = {};  // of each server, without its address
-  // HOST:PORT and whatever else gRPC connects to is one server; a DNS name is as many as it resolves to.
+  // HOST:PORT, or any other address of gRPC, is one server. A DNS name is all servers that it resolves to.
   std::vector<std::string> addresses = {};
   // The interval between resolutions of a name, while any of its servers can be reached.
   Clock::duration resolve_interval = std::chrono::seconds(5);
-  // Where names are resolved, which blocks, and the function that does so.
+  // The executor on which names are resolved, which blocks it, and the function that does so.
   asio::any_io_executor resolvers = {};
   std::function<absl::StatusOr<std::vector<std::string>>(const DnsName&)> resolve = Resolve;
 };
 
-// For the executor, which has one thread, but for `resolve`. Lives as long as the links and the pins.
+// Executor thread, except for `resolve`. Must outlive the links and the pins.
 template <class Protocol>
 class ServerPool {
  public:
@@ -165,16 +165,16 @@ class ServerPool {
     std::shared_ptr<TheLink> link;
     CircuitBreaker breaker = {};    // for callers that can do without an answer
     int sequences = 0;              // pins on it
-    const DnsName* name = nullptr;  // that stands for it; null: none
-    bool is_listed = true;          // by that name, when it was last resolved
+    const DnsName* name = nullptr;  // the DNS name that it was found by; null: none
+    bool is_listed = true;          // the name resolved to this server last time
 
-    // Whether a sequence may be here, new or not.
+    // Whether a sequence, new or old, may be on this server.
     bool usable(Clock::time_point now) const {
       return link->up() && !link->going_away() && breaker.LetsPass(now);
     }
   };
 
-  // The server that one sequence is on. It stays there as long as the server can be used.
+  // The server that one sequence is on. The sequence stays there as long as the server can be used.
   class Pin {
    public:
     explicit Pin(ServerPool* pool) : pool_(pool) {}
@@ -182,9 +182,9 @@ class ServerPool {
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
 
-    // Call before an item is sent. Keeps the sequence where it is if that server can be used; otherwise moves
-    // it, to another server if possible, where it is new. `sequence_id` is its id on the first server. The
-    // sequence `fork_of`, if not empty, draws it to its own server. Returns false if there is no server.
+    // Call before an item is sent. Keeps the sequence on its server if that can be used. Otherwise moves it,
+    // to another server if possible, where it is new. `sequence_id` is its id on the first server. Prefers
+    // the server of the sequence `fork_of`, if not empty. Returns false if no server can be used.
     bool Settle(const std::string& sequence_id, std::span<const TokenId> prompt, const std::string& fork_of) {
       const Clock::time_point now = Clock::now();
       if (server_ != nullptr && server_ != avoided_ && server_->usable(now)) return true;
@@ -194,25 +194,25 @@ class ServerPool {
       if (next == server_) return true;
       Release();
       server_ = next;
-      // A server that it comes back to has been told that the old id is done with.
+      // A server that the sequence comes back to was told to release the old id.
       sequence_id_ = moved_ ? NewSequenceId() : sequence_id;
       moved_ = true;
       ++server_->sequences;
       pool_->homes_[sequence_id_] = server_;
       return true;
     }
-    // The id under which that server knows the sequence.
+    // The id under which the server knows the sequence.
     const std::string& sequence_id() const { return sequence_id_; }
-    // Goes on with another sequence on the same server, which drops the present one.
+    // Continues with another sequence on the same server, and has the server release the present one.
     void Adopt(const std::string& sequence_id) {
       server_->link->PostRelease(sequence_id_);
       pool_->homes_.erase(sequence_id_);
       sequence_id_ = sequence_id;
       pool_->homes_[sequence_id_] = server_;
     }
-    // The server has failed the sequence, and another is worth a try.
+    // The server has failed the sequence: the next Settle prefers another one.
     void Avoid() { avoided_ = server_; }
-    // Has the server drop the sequence, which is then on none.
+    // Has the server release the sequence, which is then on no server.
     void Release() {
       if (server_ == nullptr) return;
       server_->link->PostRelease(sequence_id_);
@@ -235,15 +235,15 @@ class ServerPool {
     std::shared_ptr<Server> server_;
     std::shared_ptr<Server> avoided_;  // server_, or null
     std::string sequence_id_;
-    bool moved_ = false;  // it was settled before
+    bool moved_ = false;  // the sequence was on a server before
   };
 
-  // INVALID_ARGUMENT for an address that looks like a DNS name but is none.
+  // INVALID_ARGUMENT for an address that is malformed.
   static absl::StatusOr<std::unique_ptr<ServerPool>> Create(GrpcContext& context, PoolOptions options,
                                                             CheckServer check_server,
                                                             std::function<void()> on_change);
 
-  // Connects to all servers, for ever.
+  // Connects to all servers, and reconnects forever.
   void Connect();
   void Stop() {
     stopping_ = true;
@@ -263,9 +263,9 @@ class ServerPool {
   }
   const LinkOptions& link_options() const { return options_.link; }
   const asio::any_io_executor& executor() const { return executor_; }
-  // What all servers met so far have in common; of limits, the least. Null before the first.
+  // The common info of all servers met so far, with the least of each limit. Null before the first server.
   const v1::ServerInfo* info() const { return info_ ? &*info_ : nullptr; }
-  // Of any server that is up; null if none is.
+  // The info of any server that is up; null if none is.
   const v1::ServerInfo* info_of_any_up() const {
     for (const auto& server : servers_) {
       if (server->link->up()) return server->link->info();
@@ -274,7 +274,7 @@ class ServerPool {
   }
   void Describe(google::protobuf::RepeatedPtrField<v1::ServerState>* states) const;
 
-  // Waits until something changes, `wake` is notified, or the deadline has come.
+  // Waits until the pool changes, `wake` is notified, or the deadline has come.
   asio::awaitable<void> WaitChange(Event& wake, Clock::time_point deadline) {
     waiting_.insert(&wake);
     co_await wake.Wait(deadline);
@@ -297,12 +297,12 @@ class ServerPool {
         on_change_(std::move(on_change)) {}
 
   void Add(const std::string& address, const DnsName* name);
-  // Null if none can be used.
+  // Returns a server for a sequence; null if none can be used.
   std::shared_ptr<Server> Choose(Clock::time_point now, std::span<const TokenId> prompt,
                                  const std::string& fork_of, const std::shared_ptr<Server>& avoid) const;
   void OnChange();
   void UpdateInfo();
-  // Drops servers that are neither listed nor reached.
+  // Drops servers that are neither listed nor connected.
   void DropGone() {
     std::erase_if(servers_, [](const auto& server) {
       const bool is_gone = !server->is_listed && !server->link->up();
@@ -330,7 +330,7 @@ class ServerPool {
   absl::flat_hash_map<std::string, std::weak_ptr<Server>> homes_;  // by sequence id
   absl::flat_hash_set<Event*> waiting_;
   std::optional<v1::ServerInfo> info_;
-  int resolving_ = 0;  // coroutines
+  int resolving_ = 0;  // coroutines that run KeepResolving
   bool stopping_ = false;
 };
 

@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-// The alternatives to a position's token.
+// Adds the alternatives to a position's token.
 void AddCandidates(const v1::PositionLogprobs& position, vllm::CandidateTokenInfo* candidates) {
   for (int i = 0; i < position.top_size(); ++i) {
     const v1::TokenLogprob& other = position.top(i);
@@ -33,7 +33,7 @@ VllmAnswer::VllmAnswer(const vllm::GenerateRequest* request, const v1::GenerateR
   const vllm::ResponseOptions& options = request_.response();
   if (options.prompt_token_ids()) *prompt_->mutable_token_ids() = translated.tokens().ids();
   if (!options.prompt_logprobs()) return;
-  AddPosition({}, &*prompt_);  // the first token, of which nothing is known
+  AddPosition({}, &*prompt_);  // the first token, which has no log-probability
 }
 
 std::optional<vllm::GenerateResponse> VllmAnswer::Take(const v1::GenerateResponse& chunk) {
@@ -84,7 +84,7 @@ vllm::FinishInfo VllmAnswer::FinishOf(const v1::GenerateResponse& chunk) const {
   if (!finish.stop_string().empty()) {
     info.set_stop_string(finish.stop_string());
   } else if (!chunk.tokens().empty()) {
-    // A text that no string ended was ended by its last token.
+    // If no stop string ended the text, its last token did.
     const uint32_t last = chunk.tokens().rbegin()->id();
     if (std::ranges::count(request_.stopping().stop_token_ids(), last) > 0) {
       info.set_stop_token_id(last);
@@ -108,7 +108,7 @@ std::vector<vllm::GenerateResponse> VllmAnswer::Abort() const {
 }
 
 void Join(const vllm::GenerateResponse& next, vllm::GenerateResponse* whole) {
-  // Merging appends what is repeated, and replaces what is not.
+  // MergeFrom appends repeated fields and overwrites the others.
   vllm::SequenceOutput* const output = whole->mutable_outputs();
   std::string text = std::move(*output->mutable_text());
   text += next.outputs().text();

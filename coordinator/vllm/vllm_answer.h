@@ -1,4 +1,4 @@
-// The answer of our service in the messages of vLLM's gRPC protocol.
+// Translates the service's answer into the messages of vLLM's gRPC protocol.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +10,16 @@
 
 namespace outrider {
 
-// Takes the chunks of one call in their order. One thread at a time.
+// Translates the chunks of one call, in their order. One thread at a time.
 class VllmAnswer {
  public:
-  // `request` must outlive this; `translated` is what it became, with the prompt's tokens if these are known.
+  // `request` must outlive this. `translated` is its translation, with the prompt's tokens if they are known.
   VllmAnswer(const vllm::GenerateRequest* request, const v1::GenerateRequest& translated);
 
-  // Returns what to send, or nothing yet: what is reported of the prompt goes into the first response.
+  // Returns the response to send, or nullopt for now: the first response holds all reports on the prompt.
   std::optional<vllm::GenerateResponse> Take(const v1::GenerateResponse& chunk);
 
-  // For a call that was aborted: returns the ends of the texts that have none.
+  // For a call that was aborted: returns the last responses of the sequences that have not finished.
   std::vector<vllm::GenerateResponse> Abort() const;
 
  private:
@@ -28,7 +28,7 @@ class VllmAnswer {
     bool finished = false;
   };
 
-  // Adds what a chunk without its tokens, or the one after, says of the prompt.
+  // Adds a chunk's reports on the prompt, which only chunks up to the first with tokens have.
   void TakePrompt(const v1::GenerateResponse& chunk);
   void AddTokens(const v1::GenerateResponse& chunk, vllm::SequenceOutput* output) const;
   vllm::FinishInfo FinishOf(const v1::GenerateResponse& chunk) const;
@@ -38,7 +38,7 @@ class VllmAnswer {
   std::vector<Sequence> sequences_;
 };
 
-// Adds the next response of a text to those before: for an answer that is sent whole.
+// Appends the next response of a sequence to those before it, for an answer that is sent whole.
 void Join(const vllm::GenerateResponse& next, vllm::GenerateResponse* whole);
 
 }  // namespace outrider

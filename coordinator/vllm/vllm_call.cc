@@ -73,7 +73,7 @@ void VllmCall::Reader::Start(v1::Inference::Stub* service, grpc::ClientContext* 
                              const v1::GenerateRequest* request) {
   self_ = call_.shared_from_this();
   service->async()->Generate(context, request, this);
-  // The end is not reported while a chunk is on its way.
+  // The hold keeps gRPC from reporting the end while a chunk is being sent.
   AddHold();
   ReadOn();
   StartCall();
@@ -90,7 +90,7 @@ void VllmCall::Reader::OnReadDone(bool ok) {
 }
 
 void VllmCall::Reader::OnDone(const grpc::Status& status) {
-  // The last reference may be here.
+  // `self` may be the last reference.
   const std::shared_ptr<VllmCall> self = std::move(self_);
   self->OnEnd(FromGrpc(status));
 }

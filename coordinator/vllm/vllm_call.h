@@ -1,4 +1,4 @@
-// A call of vLLM's protocol, as one of our own service.
+// A call of vLLM's protocol, translated into one of Outrider's.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -21,27 +21,27 @@
 
 namespace outrider {
 
-// Translates one request, calls our service with it, and translates what comes. Reads a chunk only when the
-// one before is on its way, so a slow client slows its generation down. gRPC's threads call it, one at a
-// time but for Cancel and Abort, which any thread may call.
+// Translates one request, calls Outrider's service with it, and translates the answer. Reads a chunk only
+// once the one before has been sent, so a slow client slows its generation down. gRPC's threads call it, one
+// at a time. Any thread may call Cancel and Abort at any time.
 class VllmCall : public std::enable_shared_from_this<VllmCall> {
  public:
   struct Parts {
     v1::Inference::Stub* service = nullptr;  // outlives the call
     VllmDefaults defaults;
     std::vector<std::string> served_model_names;
-    CallMetadata metadata;  // goes with our call
+    CallMetadata metadata;  // for Tokenize and Generate of `service`
     gpr_timespec deadline;
-    std::function<void(const absl::Status&)> on_refused;  // without a call of Generate
-    std::function<void()> on_done;                        // gRPC has done with the client's call
+    std::function<void(const absl::Status&)> on_refused;  // called if the call ends before Generate
+    std::function<void()> on_done;                        // gRPC is done with the client's call
   };
   virtual ~VllmCall() = default;
 
-  // Call once. `readable` says whether `request` is what the client sent.
+  // Call once. `readable` is OK if the client's bytes could be parsed into `request`.
   void Start(Parts parts, vllm::GenerateRequest request, const absl::Status& readable);
-  // Nobody wants the answer any more.
+  // Cancels the call. The client no longer wants the answer.
   void Cancel() { context_.TryCancel(); }
-  // The answer ends as it is, with reason ABORTED.
+  // Ends the answer where it is, with reason ABORTED.
   void Abort() {
     aborted_ = true;
     context_.TryCancel();
@@ -61,14 +61,14 @@ class VllmCall : public std::enable_shared_from_this<VllmCall> {
     reason_ = std::move(reason);
     reader_.Stop();
   }
-  // After all else. The last reference may be in on_done.
+  // Call last: on_done may hold the last reference.
   void Release() {
     const auto on_done = std::move(parts_.on_done);
     on_done();
   }
 
  private:
-  // Our call's end. Keeps the whole alive until gRPC has done with it.
+  // Reads the answer of Outrider's service. Keeps the VllmCall alive until gRPC is done with it.
   class Reader final : public grpc::ClientReadReactor<v1::GenerateResponse> {
    public:
     explicit Reader(VllmCall* call) : call_(*call) {}
@@ -100,7 +100,7 @@ class VllmCall : public std::enable_shared_from_this<VllmCall> {
   vllm::GenerateRequest request_;
   v1::GenerateRequest translated_;
   std::optional<VllmAnswer> answer_;
-  absl::Status reason_;  // of Stop
+  absl::Status reason_;  // given to Stop
   grpc::ClientContext context_;
   std::atomic<bool> aborted_ = false;
   Reader reader_{this};

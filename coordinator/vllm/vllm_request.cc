@@ -20,7 +20,7 @@ absl::Status Unsupported(absl::string_view field) {
                    absl::StrCat(field, ": not supported"), {{"field", field}});
 }
 
-// A value that asks for what happens anyway is fine.
+// Accepts values that ask for what happens anyway.
 absl::Status RefuseUnsupported(const vllm::GenerateRequest& request) {
   const vllm::StoppingCriteria& stopping = request.stopping();
   const vllm::ResponseOptions& response = request.response();
@@ -41,7 +41,7 @@ absl::Status RefuseUnsupported(const vllm::GenerateRequest& request) {
   return absl::OkStatus();
 }
 
-// How many alternatives to report.
+// Returns how many alternatives to report.
 absl::StatusOr<uint32_t> ParseCandidates(absl::string_view field, const vllm::CandidateTokens& candidates) {
   switch (candidates.select_case()) {
     case vllm::CandidateTokens::kTokenIds:
@@ -54,7 +54,7 @@ absl::StatusOr<uint32_t> ParseCandidates(absl::string_view field, const vllm::Ca
   }
 }
 
-// The model's own probabilities at temperature 1, as in vLLM.
+// Asks for the model's own probabilities at temperature 1, as vLLM does.
 absl::Status ParseLogprobs(const vllm::ResponseOptions& response, v1::LogprobOptions* logprobs) {
   logprobs->set_before_controls(true);
   if (response.output_logprobs()) {
@@ -95,7 +95,7 @@ absl::Status ParseDecoding(const vllm::DecodingParameters& decoding, v1::Samplin
   sampling->set_presence_penalty(decoding.presence_penalty());
   sampling->set_frequency_penalty(decoding.frequency_penalty());
   if (decoding.repetition_penalty() != 0) sampling->set_repetition_penalty(decoding.repetition_penalty());
-  // A map has no order; the same request is to be the same.
+  // A protobuf map has no order. Sorting gives equal requests equal translations.
   for (const auto& [token, bias] :
        std::map<uint32_t, float>(decoding.logit_bias().begin(), decoding.logit_bias().end())) {
     v1::LogitBias* const entry = sampling->add_logit_bias();
@@ -121,7 +121,7 @@ void ParseStopping(const vllm::StoppingCriteria& stopping, v1::StopOptions* stop
   stop->set_ignore_eos(stopping.ignore_eos());
 }
 
-// A field of v1::GenerateRequest by vLLM's name.
+// vLLM's name for a field of v1::GenerateRequest.
 std::string VllmNameOf(const std::string& field, const vllm::GenerateRequest& request) {
   static const auto* const names = new std::map<std::string, std::string>{
       {"tokens.ids", "token_ids.ids"},

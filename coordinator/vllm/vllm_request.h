@@ -1,4 +1,4 @@
-// What a client of vLLM's gRPC protocol asks for, in Outrider's own terms.
+// Translates requests of vLLM's gRPC protocol into Outrider's own.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 namespace outrider {
 
 struct VllmDefaults {
-  bool model_has_temperature = false;  // for requests that have none; otherwise that is 0
-  uint32_t max_samples = 1;            // of one request
+  bool model_has_temperature = false;  // for requests that set none; if false, they get 0
+  uint32_t max_samples = 1;            // per request
 };
 
-// Translates a request of GenerateStream, or of Generate, which has one text. INVALID_ARGUMENT naming vLLM's
-// field, with reason UNSUPPORTED_PARAMETER for what would change the answer, or whose cache it uses, and
-// cannot be had. All else is left to the service to refuse.
+// Translates a request of GenerateStream, if `streams`, or of Generate, which returns one text. Errors are
+// INVALID_ARGUMENT, naming vLLM's field, with reason UNSUPPORTED_PARAMETER for unsupported options that would
+// change the answer, or whose cache it uses. The service checks everything else.
 absl::StatusOr<v1::GenerateRequest> ParseVllmRequest(const vllm::GenerateRequest& request, bool streams,
                                                      const VllmDefaults& defaults);
 
-// Whether the prompt is text whose tokens are needed here, to report or to cut them.
+// Whether the prompt is text whose tokens are needed here, to report or to truncate them.
 bool NeedsTokens(const vllm::GenerateRequest& request);
-// Makes `ids`, which are the text's, or else those in the request, the prompt, cut as the request says.
+// Sets the prompt to `ids`, the tokens of the request's prompt, truncated as the request asks.
 void SetPromptTokens(const google::protobuf::RepeatedField<uint32_t>& ids,
                      const vllm::GenerateRequest& request, v1::GenerateRequest* translated);
 
-// An error of the service about a translated request, with the field by vLLM's name.
+// Returns an error of the service about a translated request, with vLLM's name for the field.
 absl::Status WithVllmField(const absl::Status& status, const vllm::GenerateRequest& request);
 
 }  // namespace outrider

@@ -24,7 +24,7 @@
 namespace outrider {
 namespace {
 
-// Generate: the answer is held until it is whole.
+// Generate. Holds the answer until it is complete.
 class WholeCall final : public VllmCall, public grpc::ServerUnaryReactor {
  public:
   explicit WholeCall(grpc::ByteBuffer* bytes) : VllmCall(/*streams=*/false), bytes_(*bytes) {}
@@ -49,7 +49,7 @@ class WholeCall final : public VllmCall, public grpc::ServerUnaryReactor {
 
   grpc::ByteBuffer& bytes_;
   vllm::GenerateResponse whole_;
-  size_t held_ = 0;  // bytes, about
+  size_t held_ = 0;  // bytes of `whole_`, roughly
 };
 
 // GenerateStream.
@@ -88,10 +88,10 @@ class StreamedCall final : public VllmCall, public grpc::ServerWriteReactor<grpc
 
   grpc::ByteBuffer bytes_;  // what is being written
   std::deque<vllm::GenerateResponse> last_;
-  std::optional<grpc::Status> end_;  // set once all but last_ is written
+  std::optional<grpc::Status> end_;  // set once only last_ is left to write
 };
 
-// As ReadRequestContext; a request that has an id goes by that.
+// Like ReadRequestContext, but `id`, if not empty, takes the place of x-request-id.
 v1::RequestContext ContextOf(const grpc::CallbackServerContext& context, const std::string& id) {
   auto metadata = context.client_metadata();
   if (!id.empty()) {
@@ -155,14 +155,14 @@ class VllmService::Calls {
         for (auto entry = begin; entry != end; ++entry) found.push_back(entry->second.lock());
       }
     }
-    // Its end may come on this thread, and takes the lock.
+    // Aborts without the lock: a call's end takes it, and may come on this thread.
     for (const std::shared_ptr<VllmCall>& call : found) {
       if (call != nullptr) call->Abort();
     }
   }
 
  private:
-  // By client and request id, which a client may use twice.
+  // Calls by client and request id. A client may use an id twice.
   using ByName = std::multimap<std::pair<std::string, std::string>, std::weak_ptr<VllmCall>>;
 
   ByName::iterator Add(std::pair<std::string, std::string> name, const std::shared_ptr<VllmCall>& call) {

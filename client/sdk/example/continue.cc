@@ -1,4 +1,4 @@
-// continue ADDRESS PROMPT [TEMPERATURE]: prints a continuation as it comes, then what speculation did for it.
+// continue ADDRESS PROMPT [TEMPERATURE]: prints a continuation as it comes, then statistics of its drafts.
 #include <cstdio>
 #include <cstdlib>
 
@@ -17,7 +17,7 @@ int Fail(const absl::Status& status) {
 
 int main(int argc, char** argv) {
   if (argc < 3) return std::fprintf(stderr, "usage: %s ADDRESS PROMPT [TEMPERATURE]\n", argv[0]), 2;
-  // A coordinator that is restarted, or not there yet, is waited for; the text goes on where it was.
+  // Waits up to 30 s for a coordinator that is restarted. The text then goes on where it broke off.
   const auto client = outrider::Client::Connect(argv[1], {.retry_for = absl::Seconds(30)});
   if (!client.ok()) return Fail(client.status());
 

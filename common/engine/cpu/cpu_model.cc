@@ -16,7 +16,7 @@ namespace {
 // Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
 constexpr int kMinParallelRows = 16;
 
-// Moves these rows, which ascend, to the front.
+// Moves the rows with these indices, which ascend, to the front of `data`.
 void KeepRows(const std::vector<int>& rows, size_t row_bytes, char* data) {
   for (size_t to = 0; to < rows.size(); ++to) {
     const size_t from = static_cast<size_t>(rows[to]);  // never below `to`
@@ -89,7 +89,7 @@ absl::Status CpuModel::AllocateMemory() {
 
 absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   rows_.List(batch);
-  // A layer that continues another model's states has no table.
+  // A model that continues another model's hidden states has no embedding.
   spec_.outer_norms ? EmbedTokens(batch) : TakeEmbeddings(batch);
   ObserveFloats(kEmbedded, 0, rows_.size(), hidden_, spec_.hidden_size, spec_.hidden_size);
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;

@@ -22,7 +22,7 @@
 
 namespace outrider {
 
-// Layer 0 of a KV pool, without its address. All layers take equal parts of a block.
+// The layout of layer 0 of a KV pool, without its address. All layers take equal parts of a block.
 KvLayer LayOutKv(const DecoderConfig& spec, Storage storage, int block_size);
 
 // Owns the KV pool ([block][layer][keys, values], so that a block is contiguous) and the scratch memory of a
@@ -72,18 +72,18 @@ class CpuModel final : public Model {
   void ComputeLayer(int i, bool last);
   void EmbedTokens(absl::Span<const SequenceRows> batch);
   void ReadEmbedding(TokenId token, float* to) const;
-  // The same if all rows are given: the residual stream, and operands for the first layer's attention.
+  // Replaces EmbedTokens if the batch gives all embeddings. Also sets the operands of layer 0's attention.
   void TakeEmbeddings(absl::Span<const SequenceRows> batch);
   void Attend(int layer);
   // Adds the bias to a row of qkv_ and normalises its heads, if the layer does so.
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
   // Copies the residual stream of the rows whose hidden states are wanted, if there is a tap after `layers`
-  // layers. `dropped`: only the kept rows are left.
+  // layers. `dropped`: hidden_ has only the kept rows.
   void ShowTaps(absl::Span<const int> taps, int layers, bool dropped);
   // Computes the final norm and the head for the kept rows.
   LogitsView Finish();
   LogitsView MultiplyHead(int rows);
-  // Without a weight, only converts the rows to operands.
+  // Normalizes the residual stream into normalized_. If `weight` is null, only converts it to operands.
   void Normalize(const float* weight, int rows);
   // Calls fn(row) for every row, in parallel if that pays off.
   void ForRows(int rows, absl::FunctionRef<void(int row)> fn);

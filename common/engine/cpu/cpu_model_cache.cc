@@ -25,7 +25,7 @@ void CpuModel::CopyBlock(BlockId from, BlockId to) {
   std::memcpy(kv_.base + to * kv_.block_bytes, kv_.base + from * kv_.block_bytes, bytes_per_block());
 }
 
-// A slot's key is a column of 32-bit words, one or two dimensions each, and its value a row.
+// A slot's key is a column of 32-bit words that hold one or two dimensions each. Its value is a row.
 void CpuModel::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) {
   const bool wide = kv_.storage == Storage::kFloat32;
   const size_t column = static_cast<size_t>(kv_.slot_stride) * 4;

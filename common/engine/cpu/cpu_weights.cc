@@ -33,7 +33,7 @@ void PackInt8Panel(const char* const* rows, int k, char* to) {
   }
 }
 
-// `rows` points to the elements of 32 rows; null for padding.
+// `rows` has a pointer to the elements of each of 32 rows; null for padding.
 template <ElementType kType>
 void PackPanel(const char* const* rows, int k, Storage storage, char* to) {
   if (storage == Storage::kInt8) return PackInt8Panel<kType>(rows, k, to);
@@ -147,8 +147,8 @@ TensorView AsFloat32(const TensorView& tensor) {
   return {ElementType::kFloat32, tensor.shape, reinterpret_cast<const char*>(values->data()), values};
 }
 
-// Collects everything that must be packed, so that one allocation of the right size can hold it. A matrix is
-// read when it is packed, and then released: the source may have made it for us.
+// Collects everything that must be packed, so that one allocation of the right size can hold it. Reads a
+// matrix only when packing it, then releases it: the source may have allocated memory to convert it.
 class Loader {
  public:
   Loader(const TensorSource& source, Storage storage, bool keep_blocks)
@@ -161,8 +161,8 @@ class Loader {
   // After the first error, all calls do nothing.
   TensorView Get(const StoredTensor& tensor) { return source_.Get(tensor.name, tensor.shape, status_); }
 
-  // Adds the rows of all parts, in order, or alternating panels of two. Checks the parts before anything is
-  // allocated: sizes are only known to be sensible if the files have them.
+  // Adds the rows of all parts in order, or alternating panels of two parts. Checks the parts before anything
+  // is allocated: sizes can be trusted only if the files have tensors of these sizes.
   void AddMatrix(const StoredMatrix& matrix, PackedMatrix* to, bool alternates = false) {
     std::vector<TensorView> shapes;  // without data
     for (const StoredTensor& part : matrix.parts) {
@@ -237,7 +237,7 @@ class Loader {
     size_t offset;
   };
 
-  // That hold all parts; of 0 bits if one does not lie in blocks.
+  // A block format that holds all parts; 0 bits if a part does not stay in blocks.
   BlockFormat BlocksOfAll(const std::vector<StoredTensor>& parts) const {
     BlockFormat all;
     for (const StoredTensor& part : parts) {
@@ -248,7 +248,7 @@ class Loader {
     return all;
   }
 
-  // All of one type: a checkpoint may have quantised only some of them.
+  // Reads the parts, all as one type: a checkpoint may have quantised only some of them.
   std::vector<TensorView> GetParts(const std::vector<StoredTensor>& parts) {
     std::vector<TensorView> views;
     for (const StoredTensor& part : parts) views.push_back(Get(part));

@@ -22,7 +22,7 @@ struct MatrixSource {
     int row;
   };
 
-  std::vector<TensorView> tensors;  // each [*, k], all of the same type; or none, but as many blocks
+  std::vector<TensorView> tensors;  // each [*, k], all of one type; none if `blocks` has their readers
   std::vector<BlockReader> blocks;
   std::vector<Row> rows;  // n of them
   int k = 0;
@@ -41,7 +41,7 @@ inline int RoundUp(int value, int multiple) { return (value + multiple - 1) / mu
 // The size of a packed matrix in bytes, a multiple of 64.
 size_t PackedBytes(int n, int k, Storage storage);
 // Packs into `to`, which is 64-byte aligned, as LinearArgs describes. bfloat16 and int8 round to nearest
-// even; for other storages in blocks the source has blocks, which fit them.
+// even. For a storage in blocks, the source must have `blocks` that fit the storage.
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to);
 
 struct PackedMatrix {
@@ -51,14 +51,14 @@ struct PackedMatrix {
   Storage storage = Storage::kFloat32;
 };
 
-// Writes row `row` of a matrix in blocks, [k].
+// Reads row `row` of a matrix in blocks into `to`, [k].
 void ReadRow(const PackedMatrix& matrix, int row, float* to);
 
 struct CpuLayer {
   const float* attention_norm = nullptr;  // [hidden]; null: none
   PackedMatrix qkv;                       // queries, keys, values of all heads
   const float* qkv_bias = nullptr;        // [columns of qkv]; null: none
-  const float* query_norm = nullptr;      // [head_dim]; null: none, and then there is no key_norm
+  const float* query_norm = nullptr;      // [head_dim]; null: none, and key_norm is null too
   const float* key_norm = nullptr;
   PackedMatrix attention_out;
   const float* mlp_norm = nullptr;
@@ -71,7 +71,7 @@ struct CpuWeights {
   Buffer embedding_memory;              // a copy: the mapped files may shrink
   Storage storage = Storage::kFloat32;  // of all matrices that are not in blocks
   bool has_blocks = false;
-  // [vocab, hidden], as stored, or in blocks; without outer_norms there is none, and no head.
+  // [vocab, hidden], as stored or in blocks. Without outer_norms there is no embedding and no head.
   TensorView embedding;
   PackedMatrix embedding_blocks;
   std::vector<CpuLayer> layers;
@@ -79,9 +79,9 @@ struct CpuWeights {
   PackedMatrix head;
 };
 
-// Packs every matrix, and copies the embedding; norms become float32. With `keep_blocks` matrices that lie in
-// blocks stay in them. Changing or truncating a file afterwards has no effect. Errors are those of the source
-// and of Buffer. `progress` may be null.
+// Packs every matrix and copies the embedding; norms become float32. With `keep_blocks`, matrices that are
+// stored in blocks stay in blocks. Changing or truncating a file afterwards has no effect. Errors are those
+// of the source and of Buffer. `progress` may be null.
 absl::StatusOr<CpuWeights> LoadCpuWeights(const TensorSource& source, const DecoderConfig& spec,
                                           Storage storage, bool keep_blocks, ThreadPool& pool,
                                           const std::function<void(double)>& progress);

@@ -14,7 +14,7 @@ namespace outrider {
 namespace {
 
 #if defined(__x86_64__)
-// A process has to ask the kernel for the registers of tiles (Linux's Documentation/arch/x86/xstate.rst).
+// A process must ask Linux for permission to use tile registers (Documentation/arch/x86/xstate.rst).
 bool MayUseTiles() {
   constexpr long kAskForFeature = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
@@ -22,7 +22,7 @@ bool MayUseTiles() {
 }
 #endif
 
-// Those that are compiled in and that this CPU can run, the fastest first.
+// The kernels that are compiled in and that this CPU can run, fastest first.
 std::vector<const Kernels*> Runnable() {
   std::vector<const Kernels*> kernels;
 #if defined(__x86_64__)

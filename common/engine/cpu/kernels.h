@@ -6,7 +6,7 @@
 // order; tiles only decide which chains run side by side. A row's bits therefore do not depend on the batch,
 // the chunking, the partition over threads or the block size.
 //
-// Weights in blocks have a chain for each block, whose sums are scaled and added in ascending order.
+// Weights in blocks use one chain per block. The sums of the blocks are scaled and added in ascending order.
 //
 // "Operands" below are the inputs of matrix products: float32, or bfloat16 if the weights are not float32 and
 // the instruction set multiplies bfloat16 by bfloat16 (`rounds_operands`). The producer of an
@@ -21,19 +21,19 @@
 
 namespace outrider {
 
-// How weights lie in memory. In blocks (decoder/blocks.h) they have levels of 4 or 8 bits; the scales and
-// minimums of wide ones are float32, else float16. Keys and values are bfloat16 beside kInt8 weights.
+// How weights are stored in memory. Blocks (decoder/blocks.h) have levels of 4 or 8 bits; wide blocks have
+// float32 scales and minimums, the others float16. With kInt8 weights, keys and values are bfloat16.
 enum class Storage : uint8_t { kFloat32, kBFloat16, kInt8, kBlocks4, kBlocks8, kWideBlocks4, kWideBlocks8 };
 
 // Columns per panel of packed weights.
 inline constexpr int kPanel = 32;
 // Bytes at the head of a panel of int8 weights: a float32 scale for each column.
 inline constexpr int kScaleBytes = kPanel * 4;
-// Adjacent k of a column that are a block.
+// The number of adjacent k of a column that form a block.
 inline constexpr int kBlockColumns = 32;
-// Most queries (rows x heads of one KV head) of one attention call.
+// The maximum number of queries (rows x heads of one KV head) in one attention call.
 inline constexpr int kMaxQueries = 16;
-// A block's keys pad positions, and its values pad head dimensions, to a multiple of this.
+// In a block, the positions of keys and the head dimensions of values are padded to a multiple of this.
 inline constexpr int kKvPad = 16;
 
 enum class Epilogue : uint8_t {
@@ -50,9 +50,9 @@ enum class Epilogue : uint8_t {
 // are integers that bfloat16 represents exactly, so the kernel multiplies them directly and scales the sum
 // once.
 //
-// Blocks are packed as [n / 32][k / 32]: the scales of 32 columns, their minimums, and their levels. These
-// are packed like int8 or, with 4 bits, as [4][32][2] words of 16 bits: the k of a word are two apart, the
-// first in the lowest bits.
+// Blocks are packed as [n / 32][k / 32], each with the scales of 32 columns, their minimums and their levels.
+// Levels of 8 bits are packed like int8. Levels of 4 bits are packed as [4][32][2] words of 16 bits; the k of
+// a word are two apart, with the first k in the lowest bits.
 struct LinearArgs {
   const void* weights;  // 64-byte aligned
   Storage storage;
@@ -61,7 +61,7 @@ struct LinearArgs {
   int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
   const void* x;      // operands, [rows, k]
-  const float* sums;  // of x in blocks, [rows, k / 32]: Kernels::sum_blocks; not read for other weights
+  const float* sums;  // of each block of x, [rows, k / 32], by sum_blocks; only read for weights in blocks
   void* y;            // [rows, y_columns], float32; operands for kSiluMul
   int64_t y_columns;  // without padding
   // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
@@ -73,8 +73,8 @@ struct LinearArgs {
 
 // One layer's part of the KV pool. A block's keys are [kv_head][head_dim][slot_stride] for float32 and
 // [kv_head][head_dim / 2][slot_stride][2] for bfloat16, so that scores of adjacent positions are computed
-// side by side. Its values are [kv_head][block_size][value_stride], the dimensions of bfloat16 in an order of
-// the kernel set's own.
+// side by side. Its values are [kv_head][block_size][value_stride]. For bfloat16 values, each kernel set has
+// its own order of the dimensions.
 struct KvLayer {
   char* base;  // block 0
   int64_t block_bytes;
@@ -86,24 +86,24 @@ struct KvLayer {
   int value_stride;  // head_dim padded to kKvPad
 };
 
-// A node's path down a tree, its ancestors in order of depth and itself: AttentionArgs::path_slots from
-// `first` on.
+// The path to a tree node: its ancestors in order of depth, then the node itself. Their slots are the
+// `length` entries of AttentionArgs::path_slots from `first` on.
 struct NodePath {
   int first;
   int length;
 };
 
-// Attention of consecutive rows of one sequence, for `heads` query heads that share one KV head. A row of a
-// chain, at `first_position + r`, attends to positions [0, first_position + r], which are in the slots of the
-// same numbers. A node of a tree attends to positions [0, first_position) and then to its path, a position
-// for each level. The order of operations is that of a chain with these positions.
+// Attention of consecutive rows of one sequence, for `heads` query heads that share one KV head. Row r of a
+// chain is at position first_position + r and attends to positions [0, first_position + r], each in the slot
+// of the same number. A node of a tree attends to positions [0, first_position), then to its path, which has
+// one position per level. The order of operations is the same as for a chain with these positions.
 struct AttentionArgs {
   KvLayer kv;
   const int32_t* blocks;
   int kv_head;
   int heads;  // rows * heads <= kMaxQueries
   int rows;
-  int first_position;         // for a tree, that of its first level
+  int first_position;         // of row 0; for a tree, of its first level
   const NodePath* paths;      // [rows]; null: the rows are a chain
   const int32_t* path_slots;  // slots of the sequence
   int window;                 // how many positions a row attends to, its own included; 0: all
@@ -113,7 +113,7 @@ struct AttentionArgs {
   void* out;  // operands; row 0, first head
   int64_t out_stride;
   float* scratch;  // [rows * heads][scratch_stride]
-  // At least positions + 2 * kKvPad + value_stride + head_dim, where positions are those that rows attend to.
+  // At least length + 2 * kKvPad + value_stride + head_dim, if the positions of all rows are below `length`.
   int64_t scratch_stride;
 };
 
@@ -145,19 +145,19 @@ struct Kernels {
   void (*attention)(const AttentionArgs& args);
   void (*rotate_and_store)(const RotateArgs& args);
   void (*read_slot)(const ReadSlotArgs& args);
-  // y = x / sqrt(mean(x^2) + epsilon) * weight, as operands for weights of this storage. y may be x if these
-  // are float32.
+  // y = x / sqrt(mean(x^2) + epsilon) * weight. y holds operands for weights of this storage, and may be x if
+  // these operands are float32.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
   // y[i] = sum of operands x[32 i, 32 i + 32) for i in [0, blocks), for weights in blocks.
   void (*sum_blocks)(const void* x, int64_t blocks, float* y);
-  // Whether operands are bfloat16 for other weights than float32.
+  // Whether operands are bfloat16 if the weights are not float32.
   bool rounds_operands;
 };
 
-// The fastest that this CPU can run.
+// The fastest kernels that this CPU can run.
 const Kernels& BestKernels();
-// By name ("avx512amx", "avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable"); null if this CPU
-// cannot run it.
+// The kernels of this name ("avx512amx", "avx512bf16", "avx512", "avx2", "neonbf16", "neon", "portable");
+// null if this CPU cannot run them.
 const Kernels* FindKernels(const char* name);
 
 namespace kernels_internal {

@@ -1,10 +1,10 @@
-// The kernels for CPUs with AMX, whose tiles multiply 16 rows by 16 columns at once: up to so many rows cost
-// about what one costs. All but matrix products, and these of float32 weights, is as in
-// kernels_avx512bf16.cc.
+// The kernels for CPUs with AMX. A tile instruction multiplies 16 rows by 16 columns at once, so up to 16
+// rows cost about as much as one. Products of float32 weights, and everything that is not a matrix product,
+// are the same as in kernels_avx512bf16.cc.
 //
-// A tile instruction takes 32 k of weights as [k / 2][column][2], which is how a panel of bfloat16 has them;
-// others are widened to that first. Of each of its elements it adds the even k in one chain and the odd ones
-// in another, and then both to the sum before: an order that does not depend on the rows beside it.
+// A tile instruction takes 32 k of weights as [k / 2][column][2], the layout of a bfloat16 panel; other
+// weights are widened to this layout first. For each element it adds the even k in one chain and the odd k in
+// another, and then adds both to the previous sum. This order does not depend on the other rows.
 #include "common/engine/cpu/kernels_avx512bf16.inc"
 #include "common/engine/cpu/kernels_linear.inc"
 
@@ -13,15 +13,15 @@ namespace {
 
 constexpr int kTileRows = 16;
 constexpr int kTileK = 32;
-constexpr int kTileBytes = 64;  // of a row
+constexpr int kTileBytes = 64;  // of a row of a tile
 constexpr int kMostRows = 2 * kTileRows;
 // How far ahead weights are prefetched, into the second-level cache and into the first.
 constexpr int64_t kFarBytes = 32 << 10;
 constexpr int64_t kNearBytes = 4 << 10;
 static_assert(kPanel == 2 * kLanes && kBlockColumns == kTileK);
 
-// Tiles 0 to 3 have the sums of two halves of the rows by two of a panel's columns, 4 and 5 the operands of
-// the halves of the rows, 6 and 7 the weights of those of the columns.
+// Tiles 0 to 3 hold the sums: two halves of the rows by two halves of a panel's columns. Tiles 4 and 5 hold
+// the operands of the halves of the rows, tiles 6 and 7 the weights of the halves of the columns.
 struct alignas(64) TileConfig {
   uint8_t palette = 1;
   uint8_t start_row = 0;
@@ -30,7 +30,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {};
 };
 
-// The compiler does not know that tile instructions read memory, which has to be written before.
+// The compiler does not know that tile instructions read memory. This makes it complete earlier writes first.
 inline void BeforeTiles() { __asm__ volatile("" ::: "memory"); }
 
 void ConfigureTiles(int upper_rows, int lower_rows) {
@@ -38,7 +38,7 @@ void ConfigureTiles(int upper_rows, int lower_rows) {
   for (int tile = 0; tile < 8; ++tile) {
     config.row_bytes[tile] = kTileBytes;
     const bool is_lower = tile == 2 || tile == 3 || tile == 5;
-    const int rows = is_lower && lower_rows > 0 ? lower_rows : upper_rows;  // none may be empty
+    const int rows = is_lower && lower_rows > 0 ? lower_rows : upper_rows;  // no tile may be empty
     config.rows[tile] = static_cast<uint8_t>(tile > 5 ? kTileK / 2 : rows);
   }
   BeforeTiles();
@@ -52,13 +52,13 @@ void Prefetch(const char* w, int64_t step_bytes) {
   }
 }
 
-// 32 k of a panel's weights.
+// 32 k of a panel's weights, widened to bfloat16.
 struct alignas(64) WideWeights {
-  IntVec pairs[2][kTileK / 2];  // by half of the columns
+  IntVec pairs[2][kTileK / 2];  // [half of the columns][k / 2]
 };
 using Sums = PanelSums<kMostRows>;
 
-// Of two halves of rows, beginning at some k.
+// The operands of two halves of some rows, from some k on.
 struct Operands {
   const uint16_t* x;
   int64_t stride;  // bytes
@@ -98,7 +98,7 @@ void StoreTiles(const Operands& operands, Sums& sums) {
   _tile_stored(3, &sums.rows[operands.upper_rows][1], sizeof(sums.rows[0]));
 }
 
-// Of `pairs` pairs of k from `from` on; the rest become zeros.
+// Widens `pairs` pairs of k from `from` on. The remaining pairs of `to` become zeros.
 template <Storage kStorage>
 void Widen(const char* from, int pairs, WideWeights& to) {
   if constexpr (kStorage == Storage::kBlocks4) {
@@ -120,7 +120,7 @@ void Widen(const char* from, int pairs, WideWeights& to) {
   }
 }
 
-// The operands of the last k of rows, with zeros after them.
+// The last `k` operands of each row, padded with zeros to kTileK.
 struct alignas(64) PaddedOperands {
   uint16_t x[kMostRows][kTileK] = {};
 
@@ -164,7 +164,7 @@ void MultiplyPanel(const LinearArgs& args, int panel, Operands operands, Sums& s
   if constexpr (kStorage == Storage::kInt8) ScaleSums(head, operands.rows(), sums.rows);
 }
 
-// The same for weights in blocks. `block_sums` are those of the first row.
+// The same for weights in blocks. `block_sums` points to the sums of the first row.
 template <Storage kStorage>
 void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const float* block_sums,
                     Sums& sums) {
@@ -179,8 +179,8 @@ void MultiplyBlocks(const LinearArgs& args, int panel, Operands operands, const 
   for (int r = 0; r < rows; ++r) {
     for (int c = 0; c < kPanelVecs; ++c) sums.rows[r][c] = Vec{};
   }
-  // A store takes a while to reach the cache, from where tiles are loaded: each stage is a block behind the
-  // one before.
+  // Tiles are loaded from the cache, and a store takes a while to reach it. So each stage works one block
+  // behind the stage before it.
   Widen<kStorage>(w + 2 * scale_bytes, kTileK / 2, wide[0]);
   for (int64_t block = 0; block <= blocks; ++block, w += step_bytes, operands.x += kTileK) {
     Prefetch(w, step_bytes);

@@ -1,5 +1,5 @@
-// The kernels for ARM64, all of which has fused multiply-adds on four lanes. kernels_portable.cc compiles
-// there too, with a multiplication and an addition for each, and reads the weights again for every row.
+// The kernels for ARM64. All ARM64 CPUs have fused multiply-adds on four lanes. kernels_portable.cc compiles
+// there too, but multiplies and adds separately, and reads the weights again for every row.
 #include "common/engine/cpu/kernels_neon.inc"
 
 namespace outrider {

@@ -1,8 +1,8 @@
 // The kernels for ARM64 with bfloat16 dot products (FEAT_BF16), each of which adds two products to a chain.
 //
-// BFDOT adds the two products before it adds them to the sum, rounds each of these steps to odd, and takes
-// subnormal numbers for zero. AVX-512's rounds otherwise, so the bits of the two differ. Either is a function
-// of the sum and of the two pairs alone, which is all that batch invariance asks for.
+// BFDOT adds the two products, then adds the result to the sum. It rounds each of these steps to odd and
+// treats subnormal numbers as zero. AVX-512's instruction rounds differently, so the bits of the two differ.
+// Each result depends only on the sum and the two pairs, which is all that batch invariance requires.
 #include "common/engine/cpu/kernels_neon.inc"
 
 namespace outrider {

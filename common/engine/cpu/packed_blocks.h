@@ -1,4 +1,4 @@
-// How weights in blocks lie in a panel (LinearArgs).
+// The layout of weights in blocks within a panel (LinearArgs).
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace outrider {
 
 static_assert(kBlock == kBlockColumns);
 
-// The blocks of a storage; of 0 bits if it has none.
+// The block format of a storage; 0 bits if the storage is not in blocks.
 inline BlockFormat BlocksOf(Storage storage) {
   switch (storage) {
     case Storage::kBlocks4:
@@ -33,17 +33,17 @@ inline Storage StorageOf(BlockFormat blocks) {
   return blocks.wide ? Storage::kWideBlocks8 : Storage::kBlocks8;
 }
 
-// Of a block of a panel.
+// The bytes that one block of each of a panel's columns takes.
 inline size_t BytesOf(BlockFormat blocks) {
   return static_cast<size_t>(kPanel * (kBlockColumns * blocks.bits / 8 + (blocks.wide ? 8 : 4)));
 }
 
-// One block of 32 columns.
+// One block of each of a panel's columns. Does not own its memory.
 class PackedBlock {
  public:
   PackedBlock(char* data, BlockFormat format) : data_(data), format_(format) {}
 
-  // Of a block that was all zeros.
+  // Writes the block of one column. The memory must have been all zeros.
   void Set(int column, const Block& block) {
     SetScale(column, block.scale);
     SetScale(kPanel + column, block.minimum);

@@ -23,7 +23,7 @@ struct Product {
 // Multiplies operands by weights. Not thread-safe, since a thread pool is not.
 class Multiplier {
  public:
-  // Both references must outlive it. `storage` is that of weights that are not in blocks.
+  // Both references must outlive the multiplier. `storage` is that of weights that are not in blocks.
   Multiplier(const Kernels& kernels, ThreadPool& thread_pool, Storage storage)
       : kernels_(kernels),
         thread_pool_(thread_pool),
@@ -39,8 +39,8 @@ class Multiplier {
                 int y_columns) const;
 
  private:
-  // How a matrix product is divided into tasks. A task gets whole units: pairs of gate and up panels, or
-  // panels.
+  // How a matrix product is divided into tasks. A task gets whole units. A unit is a panel or, for kSiluMul,
+  // a gate panel and its up panel.
   struct Partition {
     int panels_per_unit;
     int units;
@@ -54,7 +54,7 @@ class Multiplier {
   const Kernels& kernels_;
   ThreadPool& thread_pool_;
   const size_t operand_bytes_;
-  mutable std::vector<float> sums_;  // of operands in blocks
+  mutable std::vector<float> sums_;  // LinearArgs::sums
 };
 
 // Packs a copy of `weights`, [n, k], outside a model's weights. `kernels` and `thread_pool` must outlive the

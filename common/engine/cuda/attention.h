@@ -26,35 +26,35 @@ struct AttentionOperands {
   int window = 0;       // how many positions a row attends to, its own included; 0: all
 };
 
-// Batch-invariant: a row's result depends, to the bit, only on its query and on the keys and values up to its
-// position (with a window, within it), and not on the batch, on the size of the launch, or on where these
-// keys and values are. So a node of a tree gets the result of its path as a chain (attention_plan.h).
+// Batch-invariant: a row's result depends, bit for bit, only on its query and on the keys and values up to
+// its position (with a window, within it), and not on the batch, the size of the launch, or where the keys
+// and values are stored. So a tree node gets the same result as if its path were a chain (attention_plan.h).
 //
-// Each pass of a step has a plan, which is launched for every layer. A plan is named by where it begins: the
-// plans of a step lie one behind the other, so that one copy uploads them all. A graph captures Launch and is
-// replayed after uploads of plans of the same sizes in the same order, of any batches that these hold. Not
-// thread-safe.
+// Each pass of a step has a plan, which is launched for every layer. A plan is named by its byte offset: the
+// plans of a step are adjacent, so that one copy uploads them all. A graph captures Launch. It can be
+// replayed after plans of the same sizes have been uploaded in the same order, for any batches that these
+// sizes hold. Not thread-safe.
 class Attention {
  public:
-  // For batches that `capacity` holds, with room for `plans` plans of that size. INVALID_ARGUMENT for a shape
-  // without a kernel, RESOURCE_EXHAUSTED if there is not enough memory.
+  // Takes batches that `capacity` holds, and has room for `plans` plans of that size. INVALID_ARGUMENT for a
+  // shape without a kernel, RESOURCE_EXHAUSTED if there is not enough memory.
   static absl::StatusOr<std::unique_ptr<Attention>> Create(const AttentionShape& shape,
                                                            const AttentionSize& capacity, int plans);
 
-  // How far a plan is from the next one.
+  // The distance from a plan of this size to the next plan, in bytes.
   static size_t PlanBytes(const AttentionSize& size) { return PlanLayout(size).bytes; }
 
   // Forgets all plans: the next one begins at 0. The stream must be done with them.
   void Clear() { uploaded_ = used_ = end_ = 0; }
-  // Whether there is room for so many bytes of plans more.
+  // Whether there is room for plans of `bytes` more bytes.
   bool HasRoom(size_t bytes) const { return end_ + bytes <= host_plans_.bytes(); }
-  // Plans a batch for launches of `size`, behind the plans that there are. Errors are those of WritePlan;
-  // also INVALID_ARGUMENT if the capacity does not hold `size`, and RESOURCE_EXHAUSTED without room.
+  // Adds the plan of a batch for launches of `size` and returns its offset. Errors are those of WritePlan;
+  // also INVALID_ARGUMENT if the capacity does not hold `size`, and RESOURCE_EXHAUSTED if there is no room.
   absl::StatusOr<size_t> Add(const AttentionSize& size, absl::Span<const AttentionSequence> batch);
   // Enqueues a copy to the device of all plans since the last Upload or Clear.
   absl::Status Upload(cudaStream_t stream);
 
-  // Enqueues one layer for the batch of a plan that was uploaded, whose size this is.
+  // Enqueues the attention of one layer for the batch of an uploaded plan, which has this size.
   absl::Status Launch(size_t plan, const AttentionSize& size, const AttentionOperands& operands,
                       cudaStream_t stream);
 
@@ -69,7 +69,7 @@ class Attention {
   const AttentionSize capacity_;
   PinnedMemory host_plans_;
   DeviceMemory device_plans_;
-  size_t uploaded_ = 0;  // where the plans end that are on the device
+  size_t uploaded_ = 0;  // where the uploaded plans end
   size_t used_ = 0;      // where the last plan's entries end
   size_t end_ = 0;       // where the next plan begins
   DeviceMemory partials_;

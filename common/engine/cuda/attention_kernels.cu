@@ -17,14 +17,14 @@ using Params = flashinfer::BatchPrefillPagedParams<Element, Element, Element, in
 using FullAttention = flashinfer::DefaultAttention</*custom mask*/ false, /*sliding window*/ false,
                                                    /*logits soft cap*/ false, /*alibi*/ false>;
 
-// A row attends only to the last positions before it. FlashInfer's own variant with a window lets the splits
-// begin where the window of a tile's first row does: the order of summation would depend on the rows beside
-// it, and the splits would not be those of the plan. Here they stay where they are, and the kernel sees no
-// window. Scores outside the window become those of masked positions, FlashInfer's finite -inf. Whatever a
-// warp adds up before it meets a position of the window is then multiplied by 0, and a split that lies before
-// the window yields zeros, and a sum that MergePartials weighs with 0.
+// Attention with a sliding window: a row attends to its last `window` positions. In FlashInfer's own variant,
+// splits begin where the window of a tile's first row begins. The order of summation would then depend on the
+// other rows, and the splits would not be those of the plan. In this variant the splits stay in place, and
+// the kernel sees no window. Scores outside the window become those of masked positions, FlashInfer's finite
+// -inf. What a warp adds up before it reaches the window is later multiplied by 0. A split that lies before
+// the window yields zeros, with a sum that MergePartials weighs with 0.
 //
-// Such splits are computed all the same: the layers share a plan, and some may not slide.
+// Splits before the window are computed all the same: the layers share a plan, and some may not slide.
 struct WindowAttention : FullAttention {
   uint32_t window;
 
@@ -39,9 +39,9 @@ struct WindowAttention : FullAttention {
   })
 };
 
-// One warp of queries; four warps over the positions, 128 at a time. FlashInfer's dispatcher would choose the
-// number of positions by the GPU's shared memory. Here it is fixed, because it determines the order of
-// summation.
+// One warp over the queries and four over the positions, which take 128 positions at a time. FlashInfer's
+// dispatcher would choose this number by the GPU's shared memory. Here it is fixed, because it determines the
+// order of summation.
 constexpr uint32_t kWarpsOverPositions = 4;
 constexpr uint32_t kPositionsOfWarp = 2;  // in units of 16
 static_assert(kSplit % (kWarpsOverPositions * kPositionsOfWarp * 16) == 0);
@@ -70,7 +70,7 @@ __global__ void Merge(const uint16_t* partials, const float* sums, const int32_t
 // FlashInfer's structs have mutable pointers to data that it only reads.
 Element* Elements(const void* data) { return static_cast<Element*>(const_cast<void*>(data)); }
 
-// `block_stride` elements lie between blocks of `block_size` slots.
+// The blocks have `block_size` slots and begin `block_stride` elements apart.
 Params MakeParams(const AttentionArguments& a, const AttentionItems& items, int block_size,
                   int64_t block_stride) {
   const int64_t strides[] = {block_stride, int64_t{a.block_size} * a.head_dim, a.head_dim};

@@ -27,11 +27,11 @@ struct AttentionArguments {
   int head_dim;
   int block_size;
   int rows;    // of the launch
-  bool merge;  // whether it has partial results to merge
+  bool merge;  // whether the launch has partial results to merge
   // The plan in device memory.
   int32_t* split;
-  AttentionItems items;       // whose blocks have block_size slots
-  AttentionItems tail_items;  // whose blocks are single slots, head_dim elements apart
+  AttentionItems items;       // their blocks have block_size slots
+  AttentionItems tail_items;  // their blocks are single slots, head_dim elements apart
   int32_t* row_partial;
   int32_t* row_splits;
   int32_t* blocks;
@@ -49,7 +49,7 @@ struct AttentionArguments {
   float* partial_sums;
 };
 
-// Call once per device, before the first launch with a head_dim. cudaErrorNotSupported unless it is 64 or
+// Call once per device and head_dim, before the first launch. cudaErrorNotSupported unless head_dim is 64 or
 // 128.
 cudaError_t PrepareAttention(int head_dim);
 

@@ -15,7 +15,7 @@ int Splits(int length) { return CeilDivide(length, kSplit); }
 int Blocks(const AttentionShape& shape, int length) { return CeilDivide(length, shape.block_size); }
 
 bool IsTree(const AttentionSequence& sequence) { return !sequence.parents.empty(); }
-// The splits of a tree's trunk.
+// The number of splits in a tree's trunk.
 int TrunkSplits(const AttentionSequence& tree) { return tree.tree_begin / kSplit; }
 
 // The position of row `row` of a sequence.
@@ -25,13 +25,13 @@ int PositionOf(const AttentionSequence& sequence, int row) {
   return sequence.tree_begin + Depth(sequence.parents, slot - sequence.tree_begin) - 1;
 }
 
-// How many positions of a node's path are in its tail.
+// The number of positions in a node's tail.
 int TailLength(const AttentionSequence& tree, int row) {
   return PositionOf(tree, row) + 1 - TrunkSplits(tree) * kSplit;
 }
 
-// The length that the kernel is told. A trunk is long enough that no row's position lies within it, and that
-// there is room for the partial results of each row's tail. A trunk of one row ends with its position.
+// The length that the kernel is told. A trunk's length puts all rows behind the splits of the trunk, and
+// makes room for the partial results of each row's tail. A trunk of one row ends at the position of that row.
 int LaunchedLength(const AttentionSequence& sequence) {
   if (!IsTree(sequence)) return sequence.length;
   int length = TrunkSplits(sequence) * kSplit + sequence.rows;
@@ -104,7 +104,7 @@ class Writer {
     BeginSequence(sequence_, row_, output_, length - (blocks - 1) * shape_.block_size);
     std::copy_n(sequence.blocks.begin(), blocks, Array(layout_.blocks) + block_);
     block_ += blocks;
-    // Items that read the same keys are adjacent, so that they find the keys in the cache.
+    // Items that read the same keys are adjacent, so that they find the keys in the GPU's cache.
     for (int split = 0; split < Splits(length); ++split) {
       for (int tile = 0; tile < Tiles(shape_, sequence.rows); ++tile) {
         if (split < SplitsOfTile(shape_, sequence, tile)) AddItem(sequence_, tile, split);
@@ -168,7 +168,7 @@ class Writer {
     ++item_;
   }
 
-  // The slots of the positions from `first` to `last`, which is that of the node in `slot`.
+  // Adds the slots of positions `first` to `last`, where `last` is the position of the node in `slot`.
   void AddSlots(const AttentionSequence& tree, int first, int last, int slot) {
     int32_t* const slots = Array(layout_.blocks) + block_;
     int at = last;
@@ -244,7 +244,7 @@ AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth) {
 }
 
 int LargestBlocks(const AttentionShape& shape, const AttentionSize& size) {
-  // Each split has an item of its sequence, or one of a tail.
+  // Each split has an item, either of its sequence or of a tail.
   const int blocks = (size.items + size.tail_items) * CeilDivide(kSplit, shape.block_size);
   // The slots of the tails, and room in the trunks for their partial results.
   return size.tail_items > 0 ? blocks + size.tail_items * kSplit + size.rows : blocks;

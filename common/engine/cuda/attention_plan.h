@@ -8,12 +8,12 @@
 // nor the number of rows of its sequence matters. That makes attention batch-invariant (docs/exactness.md).
 // FlashInfer's own PrefillPlan chooses tile and split by the batch.
 //
-// A node of a tree at position p is merged from the same pieces, with keys and values in the same order, as
-// the last token of its path as a chain. All nodes share the splits before the tree: there they are rows of
-// one sequence, the trunk. The rest of a node's positions is its tail: a sequence of one row whose keys are
-// gathered slot by slot, those before the tree, then its path in order of depth. FlashInfer takes that as
-// pages of one position. Since a launch has pages of one size, the tails have a launch of their own, and only
-// where there are trees.
+// A tree node is merged from the same splits, with keys and values in the same order, as the last token of
+// its path would be if the path were a chain. All nodes share the whole splits before the tree. In these
+// splits, the nodes are rows of one sequence, the trunk. The remaining positions of a node are its tail: a
+// sequence of one row whose keys are gathered slot by slot, first those before the tree, then its path in
+// order of depth. FlashInfer takes the tail as pages of one position. All pages of a launch have the same
+// size, so the tails have a launch of their own, which is made only if there are trees.
 #pragma once
 
 #include <compare>
@@ -44,8 +44,8 @@ struct AttentionShape {
   // Elements from one block to the next, a multiple of head_dim, below 2^32. A slot of a tail is named by the
   // number of key or value heads before it, which fits in an int.
   int64_t block_stride = 0;
-  // Whether a layer has a window. It counts the positions of a sequence's rows on from the first, so the
-  // nodes of a tree then have a trunk each.
+  // Whether a layer has a sliding window. The window requires that the rows of a sequence have consecutive
+  // positions, so each node of a tree then has a trunk of its own.
   bool slides = false;
 };
 
@@ -54,41 +54,41 @@ struct AttentionSequence {
   int rows = 0;                      // at least one
   int length = 0;                    // number of slots, those of the rows included
   absl::Span<const BlockId> blocks;  // slot s is in blocks[s / block_size]
-  // As in SequenceRows if the rows are nodes of a tree. Else `parents` is empty, and a slot is a position.
+  // See SequenceRows if the rows are nodes of a tree. Otherwise `parents` is empty, and a slot is a position.
   int tree_begin = 0;
   absl::Span<const int> parents = {};
 };
 
-// How many nodes the path to a node has, itself included.
+// The number of nodes on the path to a node, itself included; so 1 for a root.
 int Depth(absl::Span<const int> parents, int node);
 
-// What a batch needs, or the size of a launch, which a captured graph fixes. A launch serves every batch that
-// needs no more of anything.
+// The size that a batch needs, or the size of a launch, which a captured graph fixes. A launch serves every
+// batch that needs no more of anything.
 struct AttentionSize {
   int sequences = 0;
   int rows = 0;
   int items = 0;       // thread blocks per KV head
-  int tail_items = 0;  // and of the launch of the tails; 0 if there are no trees
-  int blocks = 0;      // of all sequences (a shared block counts once per use), and the slots of tails
+  int tail_items = 0;  // the same for the launch of the tails; 0 if there are no trees
+  int blocks = 0;      // blocks of all sequences (a shared block counts once per use) plus slots of the tails
   int partials = 0;    // partial results per query head; 0 if no sequence is longer than a split
 
   bool Holds(const AttentionSize& other) const;
   friend auto operator<=>(const AttentionSize&, const AttentionSize&) = default;
 };
 
-// What this batch needs. The batch must be well-formed.
+// The size that this batch needs. The batch must be well-formed.
 AttentionSize SizeOf(const AttentionShape& shape, absl::Span<const AttentionSequence> batch);
 
-// An upper bound for every batch of that many sequences and rows without trees in which no sequence is longer
-// than `length`.
+// An upper bound for every batch without trees that has `sequences` sequences and `rows` rows, if no sequence
+// is longer than `length`.
 AttentionSize LargestSize(const AttentionShape& shape, int sequences, int rows, int length);
 
-// An upper bound of the `tail_items` and `blocks` that the tails of `rows` nodes of trees need, if no path is
+// An upper bound on the `tail_items` and `blocks` that the tails of `rows` tree nodes need, if no path is
 // longer than `depth`.
 AttentionSize LargestTails(const AttentionShape& shape, int rows, int depth);
 
-// An upper bound of the `blocks` of every batch whose other sizes are at most those of `size`. So a launch
-// need not tell apart how many blocks its batches have.
+// An upper bound on the `blocks` of every batch whose other sizes are at most those of `size`. With this
+// bound, batches that differ only in their number of blocks can share a launch.
 int LargestBlocks(const AttentionShape& shape, const AttentionSize& size);
 
 // Consecutive rows of a batch, from first_row on.
@@ -107,8 +107,8 @@ absl::StatusOr<std::vector<AttentionPass>> CutIntoPasses(const AttentionShape& s
 // The byte offsets of a plan's arrays. All but `valid` are int32. The blocks come last, so that a copy to the
 // device can stop after the ones in use.
 //
-// With tail_items, each row has a tail, without items if the row is not a node. Arrays by sequence continue
-// with the tails, from index `tails` on, and arrays by item with the tails' items.
+// With tail_items, each row has a tail, which has no items if the row is not a node. Arrays by sequence
+// continue with the tails, from index `tails` on. Arrays by item continue with the items of the tails.
 struct PlanLayout {
   explicit PlanLayout(const AttentionSize& size);
 
@@ -119,12 +119,12 @@ struct PlanLayout {
   size_t block_start;    // [sequences + 1], in `blocks`
   size_t last_length;    // [sequences + 1], slots in the last block
   size_t item_sequence;  // [items]
-  size_t item_tile;      // [items], of its sequence
-  size_t item_split;     // [items], of its sequence
+  size_t item_tile;      // [items], within its sequence
+  size_t item_split;     // [items], within its sequence
   size_t row_partial;    // [rows], the first of a row's partial results, which are consecutive
-  size_t row_splits;     // [rows], how many; 0 for a row that this batch does not have
+  size_t row_splits;     // [rows], how many partial results; 0 for a row that this batch does not have
   size_t valid;          // [items], bool
-  size_t blocks;         // [blocks], of the sequences, then the slots of the tails
+  size_t blocks;         // [blocks], blocks of the sequences, then slots of the tails
   size_t bytes;
 };
 

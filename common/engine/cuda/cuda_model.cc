@@ -14,11 +14,11 @@
 namespace outrider::cuda {
 namespace {
 
-// Plans of attention, enough for the passes of a step: the first one, and one per further drafted token.
+// Enough attention plans for the passes of a step: the first pass, and one per further drafted token.
 constexpr int kPlans = kMaxDraftTokens + 1;
 
-// The most device memory that a graph can plausibly take. A larger measurement includes what others on this
-// GPU allocated meanwhile.
+// The most device memory that a graph can plausibly take. A larger measurement includes what other processes
+// allocated on this GPU in the meantime.
 constexpr size_t kMaxGraphBytes = size_t{16} << 20;
 
 absl::Status CheckShape(const DecoderConfig& spec, const std::string& model_dir) {
@@ -108,13 +108,13 @@ absl::Status CudaModel::WarmUpAndAllocateCache() {
   OUTRIDER_TRY(Run(DirectSteps(limits), StepGraphs::Capture::kNever));
   size_t free_bytes = 0;
   if (options_.kv_blocks == 0) {
-    // Without the memory of kMaxGraphs graphs like that of the last common step.
+    // Leave memory for kMaxGraphs graphs that are as large as that of the last common step.
     constexpr char kAsking[] = "asking for free memory";
     size_t after = 0, all_bytes = 0;
     OUTRIDER_TRY(ToStatus(cudaMemGetInfo(&free_bytes, &all_bytes), kAsking));
     if (!common.empty()) OUTRIDER_TRY(Run({common.back()}, StepGraphs::Capture::kAtOnce));
     OUTRIDER_TRY(ToStatus(cudaMemGetInfo(&after, &all_bytes), kAsking));
-    graphs_.Drop();  // they use the pool that goes away
+    graphs_.Drop();  // they use the KV pool that is about to be replaced
     const size_t graph = std::min(free_bytes - std::min(free_bytes, after), kMaxGraphBytes);
     free_bytes -= std::min(free_bytes, kMaxGraphs * graph);
   }

@@ -61,19 +61,19 @@ class CudaModel final : public Model {
         capture_(options.observe ? StepGraphs::Capture::kNever : StepGraphs::Capture::kOnSecondSight) {}
   absl::Status Load(const TensorSource& source);
   absl::Status AllocateStepMemory();
-  // Runs made-up steps, so that no request pays for the first one. If the KV pool takes the memory that is
-  // left, allocates it after all else.
+  // Runs made-up steps, so that no request pays for the first one. Allocates the KV pool once the memory that
+  // everything else takes is known, because the pool may take all that is left.
   absl::Status WarmUpAndAllocateCache();
   absl::Status Run(const std::vector<WarmUpStep>& steps, StepGraphs::Capture capture);
 
   // Uploads the attention plans of all passes at once and launches the graph.
   absl::Status Replay(const StepPlan& plan, const GraphShape& shape, cudaGraphExec_t graph);
-  // Enqueues what a graph of this shape holds. The plans of its passes lie where Replay puts them.
+  // Enqueues the operations of a graph of this shape. Their plans are at the offsets where Replay adds them.
   absl::Status EnqueueCaptured(const GraphShape& shape);
   // Runs a step without a graph, with any number of rows.
   absl::Status RunEager(const StepPlan& plan, const StepShape& shape);
-  // Uploads the attention plans of a pass, cut into several if it exceeds the capacity. Waits for the stream
-  // only if there is no room for them.
+  // Uploads the attention plans of a pass: several if the pass exceeds the capacity. Waits for the stream
+  // only if there is no room for the plans.
   absl::StatusOr<std::vector<PlannedAttention>> UploadAttention(const PassPlan& pass);
   // Pass 0 is the first one, and copies the step's input to the device; the others draft. The last copies the
   // step's output to the host.
@@ -94,17 +94,17 @@ class CudaModel final : public Model {
   std::unique_ptr<DecoderLayers> layers_;
   PinnedMemory host_inputs_, host_outputs_;
   DeviceMemory inputs_, outputs_;
-  // [rows] below are rows with logits: at most max_rows and kMaxLogitRows, and kMaxIdleRows more.
+  // [rows] below are rows with logits: the smaller of max_rows and kMaxLogitRows, plus kMaxIdleRows.
   DeviceMemory logits_;       // [rows, logit_columns]
-  PinnedMemory host_logits_;  // [rows, logit_columns], without the kMaxIdleRows more
+  PinnedMemory host_logits_;  // [rows, logit_columns], without the kMaxIdleRows rows
   DeviceMemory shaped_;       // [rows]
   DeviceMemory next_tokens_;  // [max_rows]
-  DeviceMemory head_tokens_;  // [logit_columns], where the head is cut
+  DeviceMemory head_tokens_;  // [logit_columns]; null unless the head is cut
   DeviceMemory races_;        // [rows]
-  // As many graphs as the memory beside the pool is meant for.
+  // The maximum number of graphs, for which the KV pool leaves memory.
   static constexpr size_t kMaxGraphs = 128;
   StepGraphs graphs_{kMaxGraphs};
-  StepGraphs::Capture capture_;  // what the next step does
+  StepGraphs::Capture capture_;  // applies to the next step
 };
 
 }  // namespace outrider::cuda

@@ -20,7 +20,7 @@ bool CanApply(const SamplingParams& sampling) {
   return !penalties && !masks;
 }
 
-// Where the token rule lacks a q, the host reports the error.
+// If a draft under the token rule lacks a q, the host reports the error.
 bool CanTest(const Distribution& q, Rule rule) {
   if (q.form == Distribution::Form::kSparse) return q.ids.size() <= static_cast<size_t>(kMaxTopN);
   return q.form == Distribution::Form::kPointMass ||
@@ -39,7 +39,7 @@ bool CanRun(const DeviceTask& task, const DecoderConfig& spec) {
   const SequenceParams& params = *task.params;
   if (!CanApply(params.sampling)) return false;
   const bool coupled = params.rule == Rule::kCoupled;
-  // A race has a random number for each token, and a verdict needs the logits of all.
+  // A race needs a random number for every token of the vocabulary, and a verdict needs all logits.
   const bool cut = !spec.head_tokens.empty();
   if (const auto* propose = std::get_if<ProposeTask>(&task.work)) {
     const bool sparse = params.draft_top_n > 0 && params.draft_top_n < spec.logit_columns();

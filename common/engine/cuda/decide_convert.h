@@ -15,26 +15,26 @@
 
 namespace outrider::cuda {
 
-// Whether the kernels support this task for a model of this kind. They support the sampling
-// controls temperature, top_k, top_p and min_p. They verify chains of at most kMaxDraftTokens under the
-// coupled rule and under the token rule at lenience 1, without log-probabilities; each q is a point mass,
-// absent (coupled rule) or sparse with at most kMaxTopN entries. They draft as many tokens from distributions
-// of that size. The functions below are for such tasks.
+// Whether the kernels support this task for this model. They support temperature, top_k, top_p and min_p.
+// They verify chains of at most kMaxDraftTokens tokens under the coupled rule and under the token rule at
+// lenience 1, without log-probabilities; each q is a point mass, absent (coupled rule) or sparse with at most
+// kMaxTopN entries. They draft at most kMaxDraftTokens tokens, each q with at most kMaxTopN entries. With a
+// cut head they only draft, and not under the coupled rule. The functions below are for such tasks.
 bool CanRun(const DeviceTask& task, const DecoderConfig& spec);
 
-// An active row. `entropy`: whether it is a target's.
+// The parameters of an active row. `entropy` says whether it is a row of the target.
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy);
 
-// A row that drafts `steps` tokens, from `position` on.
+// The input of a row that drafts `steps` tokens, from `position` on.
 ProposeInput ToProposeInput(const RandomKey& key, Rule rule, uint64_t position, uint64_t round_start,
                             int steps, int top_n);
 
-// Adds the drafted token to a chain, its q prepared; q_ids and q_weights are those of its row. INTERNAL
-// "logits_not_finite" if the row was not.
+// Adds the drafted token and its prepared q (see Prepare) to a chain. q_ids and q_weights are those of the
+// token's row. INTERNAL "logits_not_finite" if the row was not finite.
 absl::Status AppendTo(Proposal& proposal, const ProposeOutput& output, const int32_t* q_ids,
                       const float* q_weights);
 
-// An active sequence.
+// The input of an active sequence.
 VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start, int first_row,
                           int first_drafted, int drafted);
 
@@ -43,7 +43,7 @@ VerifyInput ToVerifyInput(const RandomKey& key, Rule rule, uint64_t round_start,
 int PackDraft(std::span<const ProposalNode> draft, int first_q, DraftedToken* drafted, int32_t* q_ids,
               float* q_weights);
 
-// The verdict over `drafted` tokens. INTERNAL "logits_not_finite" if a row that was reached was not.
+// The verdict over `drafted` tokens. INTERNAL "logits_not_finite" if a row that was reached was not finite.
 absl::StatusOr<Verdict> ToVerdict(const VerifyOutput& output, int drafted);
 
 }  // namespace outrider::cuda

@@ -37,8 +37,8 @@ class BlockTeam {
 
   __device__ uint32_t Add(uint32_t* cell, uint32_t n) const { return atomicAdd(cell, n); }
 
-  // One addition for all threads of a warp that count in the same cell at the same time. Each gets the number
-  // that it would get if they counted one after the other.
+  // Makes one addition for all threads of a warp that count in the same cell at the same time. Each thread
+  // gets the number that it would get if they counted one after the other.
   __device__ uint32_t Count(uint32_t* cell) const {
     const unsigned same = __match_any_sync(__activemask(), reinterpret_cast<unsigned long long>(cell));
     const int first = __ffs(static_cast<int>(same)) - 1;
@@ -141,12 +141,12 @@ __global__ void __launch_bounds__(kThreads)
   RowTeam team(&scratch);
   ProposeRow(team, weights + row * vocab, vocab, shaped[row], input, step, outputs + row,
              q_ids + row * kMaxTopN, q_weights + row * kMaxTopN, head_tokens);
-  // By the thread that wrote it.
+  // The thread that wrote the output also reads it.
   if (team.rank() == 0) next_tokens[row] = outputs[row].token;
 }
 
-// The races of the coupled rule, all rows of a sequence at the same time. Team (i, s) has row i of sequence
-// s.
+// Runs the races of the coupled rule for all rows of all sequences at the same time. Team (i, s) works on row
+// i of sequence s.
 __global__ void __launch_bounds__(kThreads)
     RaceKernel(const float* weights, int vocab, const ShapedRow* shaped, const VerifyInput* inputs,
                int32_t* races) {
@@ -172,10 +172,10 @@ __global__ void __launch_bounds__(kThreads)
   VerifySequence(team, weights, vocab, shaped, races, input, drafted, q_ids, q_weights, outputs + blockIdx.x);
 }
 
-// The blocks of each of a kernel's teams: as many as have something to sum, and no more than the current
-// device runs at the same time for all teams.
+// The number of thread blocks in each of a kernel's teams: as many as have something to sum, but no more than
+// the current device can run at the same time for all teams.
 int BlocksOfTeam(const cudaFuncAttributes& kernel, int teams, int vocab) {
-  if (kernel.ptxVersion < 90) return 1;  // RowTeam, as it was compiled
+  if (kernel.ptxVersion < 90) return 1;  // RowTeam was compiled as BlockTeam
   int device = 0, processors = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
@@ -187,7 +187,7 @@ int BlocksOfTeam(const cudaFuncAttributes& kernel, int teams, int vocab) {
   return blocks;
 }
 
-// A team for each row of each of the sequences.
+// Launches a team for each row of each sequence.
 template <class... Parameters, class... Arguments>
 cudaError_t LaunchTeams(void (*kernel)(Parameters...), int vocab, int rows, int sequences,
                         cudaStream_t stream, Arguments... arguments) {

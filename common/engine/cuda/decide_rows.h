@@ -1,5 +1,5 @@
 // The decisions of draft and target on the device, from shaped rows: the draft's proposal for a position, and
-// the verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries are
+// the verdict over a chain under the token rule at lenience 1 and the coupled rule. Tokens and canaries equal
 // those of common/spec on the host. Logarithms come from the machine's library: log-probabilities, and the
 // sums of them and of entropies, may differ in the last bits between machines. No decision depends on them.
 #pragma once
@@ -60,9 +60,9 @@ class DeviceDraft {
   ProposeOutput& q_;
 };
 
-// The token that a draft proposes after a shaped row, and its q. q_ids and q_weights have room for kMaxTopN
-// entries. `*output` is written by one thread. `head_tokens` has the token of each column of a row whose head
-// was cut (not under the coupled rule); null: a column is a token.
+// Writes the token that a draft proposes after a shaped row, and its q. q_ids and q_weights have room for
+// kMaxTopN entries. One thread writes `*output`. If the head was cut (not under the coupled rule),
+// `head_tokens` has the token of each column; null: a column is a token.
 template <class Team>
 OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const ShapedRow& shaped,
                             const ProposeInput& input, int step, ProposeOutput* output, int32_t* q_ids,
@@ -75,7 +75,7 @@ OUTRIDER_HD void ProposeRow(Team& team, const float* weights, int n, const Shape
     result.token = ProposeToken(draft, input.coupled != 0, position, noise);
     if (head_tokens != nullptr) {
       result.token = head_tokens[result.token];
-      team.Sync();  // the last thread has read the id that it drew
+      team.Sync();  // until the last thread has read the id that it drew
       const int count = result.form == QForm::kSparse ? result.count : 0;
       for (int i = team.rank(); i < count; i += team.size()) q_ids[i] = head_tokens[q_ids[i]];
     }
@@ -104,7 +104,7 @@ struct RacedNoise : RoundNoise {
 template <class Team>
 class DeviceChain {
  public:
-  // `weights` and `shaped` are those of the chain's first row, `drafted` is its first node.
+  // `weights` and `shaped` point to the chain's first row, `drafted` to its first node.
   OUTRIDER_HD DeviceChain(Team& team, const float* weights, int n, const ShapedRow* shaped,
                           const DraftedToken* drafted, const int32_t* q_ids, const float* q_weights,
                           double* log_probabilities)
@@ -155,7 +155,7 @@ class DeviceChain {
 
 // Judges one sequence. `weights` and `shaped` are those of all rows ([rows, n] and [rows]); under the coupled
 // rule, `races` has RaceRow's results for this sequence's rows that are finite and not a point mass. Rows
-// after the first rejection are ignored. `*output` is written by one thread.
+// after the first rejection are ignored. One thread writes `*output`.
 template <class Team>
 OUTRIDER_HD void VerifySequence(Team& team, const float* weights, int n, const ShapedRow* shaped,
                                 const int32_t* races, const VerifyInput& input, const DraftedToken* drafted,

@@ -1,5 +1,5 @@
-// What host and device exchange when the device decides: the shaping of rows, proposals and verdicts. Plain
-// data of fixed size, the same on both sides.
+// The data that host and device exchange when the device decides: the shaping of rows, proposals and
+// verdicts. Plain data of fixed size, the same on both sides.
 #pragma once
 
 #include <cstdint>
@@ -29,31 +29,31 @@ struct ProposeInput {
   RandomKey key;
   uint64_t position;     // of the token that step 0 drafts
   uint64_t round_start;  // committed tokens when the round began
-  int32_t steps;         // this row drafts in the steps below this one; 0: it is left alone
+  int32_t steps;         // this row drafts in steps 0 to `steps` - 1; 0: it is left alone
   int32_t coupled;       // 1: the coupled rule's race and no q
   int32_t top_n;         // entries of a sparse q, 1..kMaxTopN
 };
 
-// A drafted token and the head of its q; `count` ids and weights of a sparse q are in arrays of their own.
+// A drafted token and the form of its q. The `count` ids and weights of a sparse q are in separate arrays.
 struct ProposeOutput {
   double total;  // of the weights of a sparse q, else 1
   int32_t token;
   QForm form;
   int32_t count;   // entries of a sparse q, else 0
-  int32_t finite;  // 0: the row was not, and the token is 0
+  int32_t finite;  // 0: the row was not finite, and the token is 0
 };
 
 struct VerifyInput {
   RandomKey key;
   uint64_t round_start;   // position of the first drafted token
-  int32_t first_row;      // row i judges drafted token i, one more row follows the last
+  int32_t first_row;      // row first_row + i judges drafted token i; one more row follows
   int32_t first_drafted;  // index of drafted token 0
   int32_t drafted;        // 0..kMaxDraftTokens
   int32_t coupled;        // 0: the token rule at lenience 1
   int32_t active;         // 0: the sequence is left alone
 };
 
-// A drafted token and its q; the token rule needs one. A point mass is on the token itself.
+// A drafted token and its q, which the token rule needs. A point mass is on the token itself.
 struct DraftedToken {
   double total;  // of the weights of a sparse q
   int32_t token;
@@ -64,7 +64,7 @@ struct DraftedToken {
 
 struct VerifyOutput {
   ChainVerdict verdict;
-  int32_t finite;  // 0: a row that was reached was not, and the rest is meaningless
+  int32_t finite;  // 0: a row that was reached was not finite, and the rest is meaningless
   double log_probabilities[kMaxDraftTokens + 1];  // `verdict.accepted` + 1 of them
 };
 

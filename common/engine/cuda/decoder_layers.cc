@@ -53,7 +53,7 @@ absl::Status DecoderLayers::AllocateMemory() {
         ToStatus(cudaMemcpyAsync(to->data(), values->data(), to->bytes(), cudaMemcpyHostToDevice, stream_),
                  "uploading"));
   }
-  // The table is about to go away. The model's stream does not wait for others, so the copy has to be on it.
+  // The table is about to be freed. The copies are on stream_, because it does not wait for other streams.
   return ToStatus(cudaStreamSynchronize(stream_), "uploading");
 }
 
@@ -104,7 +104,7 @@ template <class T>
 absl::Status DecoderLayers::ToHost(const Stage& stage, const void* from, size_t count,
                                    std::vector<T>& to) const {
   to.resize(count);
-  cudaError_t error = cudaGetLastError();  // where a kernel could not be launched
+  cudaError_t error = cudaGetLastError();  // set if a kernel could not be launched
   if (error == cudaSuccess)
     error = cudaMemcpyAsync(to.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream_);
   if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
@@ -218,7 +218,7 @@ absl::Status DecoderLayers::ReadSlot(BlockId block, int slot, absl::Span<float> 
                                block_bytes_, cudaMemcpyDeviceToHost, stream_),
                "reading the cache"));
   OUTRIDER_TRY(ToStatus(cudaStreamSynchronize(stream_), "reading the cache"));
-  // Of each head of keys or values, the slot's row.
+  // Take the slot's row from each head of the keys and of the values.
   const size_t dim = static_cast<size_t>(spec_.head_dim), slots = static_cast<size_t>(options_.block_size);
   for (size_t i = 0; i < values.size(); ++i) {
     values[i] = FromBFloat16(copy[(i / dim * slots + static_cast<size_t>(slot)) * dim + i % dim]);

@@ -31,7 +31,7 @@ struct Matrix {
   const float* scales = nullptr;  // [n]; fp8 only
   int n = 0;
   int k = 0;
-  int plan = 0;  // of Matmul
+  int plan = 0;  // from Matmul::Plan
 };
 
 struct Layer {
@@ -55,14 +55,14 @@ struct Weights {
   Matrix head;  // the embedding itself if they are tied and bfloat16
 };
 
-// Uploads the weights as bfloat16, rounded to nearest even, quantises the
-// matrices to fp8 on the device if `operand` says so, and plans the products. Errors are those of the source
-// and of CUDA. `progress` may be null.
+// Uploads the weights as bfloat16, rounded to nearest even, and plans the products. If `operand` is kFp8,
+// quantises the matrices to fp8 on the device. Errors are those of the source, of Matmul::Plan and of CUDA.
+// `progress` may be null.
 absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, Operand operand,
                                     Matmul& matmul, cudaStream_t stream,
                                     const std::function<void(double)>& progress);
 
-// A part of a pass's attention that was uploaded to a plan of Attention.
+// A part of a pass's attention whose plan was uploaded to Attention.
 struct PlannedAttention {
   size_t plan;
   AttentionSize size;
@@ -80,14 +80,14 @@ class DecoderLayers {
     std::function<void(const StageOutput& output)> observe;  // RunnerOptions::observe, may be null
   };
 
-  // Creates no KV pool. `matmul` has planned the weights' products. All references and `stream` must outlive
-  // this object.
+  // Creates no KV pool. `matmul` must have planned the products of the weights. All references and `stream`
+  // must outlive this object.
   static absl::StatusOr<std::unique_ptr<DecoderLayers>> Create(const DecoderConfig& spec, Weights weights,
                                                                Operand operand, Matmul& matmul,
                                                                Attention& attention, const Options& options,
                                                                cudaStream_t stream);
 
-  // Before the first pass. RESOURCE_EXHAUSTED if there is not enough memory.
+  // Replaces the KV pool. Call it before the first pass. RESOURCE_EXHAUSTED if there is not enough memory.
   absl::Status AllocateCache(int kv_blocks);
 
   // The arguments of a forward pass. Pointers are to device memory.
@@ -101,14 +101,14 @@ class DecoderLayers {
     float* logits;              // [PaddedRows(logit_count), vocab]
   };
 
-  // Stores the rows' keys and values and computes the logits. Can be captured in a graph, unless it is
-  // observed.
+  // Stores the rows' keys and values and computes the logits. Can be captured in a graph, unless there is an
+  // observer.
   absl::Status Enqueue(const Pass& pass);
 
   void CopyBlock(BlockId from, BlockId to);
-  // As Model::MoveSlots.
+  // See Model::MoveSlots.
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
-  // As Model::ReadSlot. Waits for the stream.
+  // See Model::ReadSlot. Waits for the stream.
   absl::Status ReadSlot(BlockId block, int slot, absl::Span<float> values);
 
   // A block that no sequence uses, for the padding rows of a batch.
@@ -119,7 +119,7 @@ class DecoderLayers {
  private:
   DecoderLayers(const DecoderConfig& spec, Weights weights, Operand operand, Matmul& matmul,
                 Attention& attention, const Options& options, cudaStream_t stream);
-  // Allocates all but the cache, and uploads the rotary embedding.
+  // Allocates all memory except the cache, and uploads the table of the rotary embedding.
   absl::Status AllocateMemory();
 
   KvLayerView KvOf(int layer) const;
@@ -137,12 +137,12 @@ class DecoderLayers {
     int rows;
     int columns;
   };
-  // Show a stage to the observer, if there is one: wait for the stream and copy the rows to the host as
-  // float32. An error of a kernel thus names the stage in which it occurred.
+  // The functions below show a stage to the observer, if there is one. They wait for the stream and copy the
+  // rows to the host as float32. An error of a kernel thus names the stage in which it occurred.
   //
-  // The residual stream and a product that is yet to be added to it (none if y is null).
+  // Shows the residual stream plus a product that has not yet been added to it (none if y is null).
   absl::Status ObserveResidual(const Stage& stage, const Product& product) const;
-  // Rows in bfloat16, or in fp8 with scales.
+  // Shows rows in bfloat16, or in fp8 with scales.
   absl::Status ObserveOperand(const Stage& stage, const OperandRows& rows) const;
   template <class T>
   absl::Status ToHost(const Stage& stage, const void* from, size_t count, std::vector<T>& to) const;

@@ -14,7 +14,7 @@
 
 namespace outrider::cuda {
 
-// Converts an error of CUDA: RESOURCE_EXHAUSTED if memory ran out, UNIMPLEMENTED without code for the GPU,
+// Converts a CUDA error: RESOURCE_EXHAUSTED if memory ran out, UNIMPLEMENTED if there is no code for the GPU,
 // else INTERNAL. `doing` completes "while ...".
 inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -24,7 +24,7 @@ inline absl::Status ToStatus(cudaError_t error, absl::string_view doing) {
   return absl::InternalError(message);
 }
 
-// Owns uninitialised memory from a pair of CUDA functions. Move-only.
+// Owns uninitialised memory, allocated and freed by a pair of CUDA functions. Move-only.
 template <cudaError_t (*kAllocate)(void**, size_t), cudaError_t (*kFree)(void*)>
 class Memory {
  public:

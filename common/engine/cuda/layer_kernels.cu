@@ -5,7 +5,7 @@ namespace {
 
 // Threads of the block that works on one row. Fixed, because the order of a sum depends on it.
 constexpr int kThreads = 256;
-// Of one that only finds a maximum, which no order changes: more threads have more reads in flight.
+// Threads of a block that only finds a maximum, in any order. More threads have more reads in flight.
 constexpr int kManyThreads = 1024;
 constexpr int kWarp = 32;
 
@@ -42,7 +42,7 @@ class RowBlock {
   }
 };
 
-// The blocks of a grid's row.
+// All thread blocks with the same blockIdx.y, as one team.
 struct GridRow {
   __device__ int rank() const { return static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x); }
   __device__ int size() const { return static_cast<int>(gridDim.x * blockDim.x); }
@@ -92,12 +92,12 @@ __device__ uint64_t Mix(uint64_t x) {
   return x ^ x >> 31;
 }
 
-// Numbers below 2 of either sign, of many magnitudes.
+// Numbers of either sign, with magnitudes from 2^-7 to below 2.
 __device__ uint16_t MadeUpBFloat16(uint64_t bits) {
   const uint16_t exponent = 120 + (bits >> 8) % 8;  // 127: [1, 2)
   return static_cast<uint16_t>((bits & 1) << 15 | exponent << 7 | (bits >> 1 & 0x7f));
 }
-// All finite numbers: within a few powers of two, sums of fp8 are exact in float32 in any order.
+// Any finite number: if all were within a few powers of two, float32 sums of fp8 would be exact in any order.
 __device__ uint8_t MadeUpFp8(uint64_t bits) {
   constexpr uint8_t kNan = 0x7f;
   const uint8_t magnitude = bits & 0x7f;
@@ -130,7 +130,7 @@ const uint16_t* Bits(const __nv_bfloat16* x) { return reinterpret_cast<const uin
 
 unsigned Unsigned(int value) { return static_cast<unsigned>(value); }
 
-// A thread for each element.
+// A grid with a thread for each element.
 dim3 GridOf(int rows, int columns) { return {Unsigned((columns + kThreads - 1) / kThreads), Unsigned(rows)}; }
 
 }  // namespace

@@ -3,7 +3,7 @@
 //
 // All pointers are to device memory unless stated otherwise. Every function enqueues one kernel and can be
 // captured in a graph. A row's result depends only on that row, and is computed in a fixed order of
-// operations: layer_rows.h is what they run.
+// operations by the functions of layer_rows.h.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -22,9 +22,9 @@ void LaunchEmbed(const int32_t* tokens, const __nv_bfloat16* table, float* hidde
 
 // The shared memory that a thread block has without asking for more.
 inline constexpr size_t kSharedBytes = 48 * 1024;
-// What a row's two reductions keep there, of the sum and of the largest: a number for each of 8 warps.
+// The shared memory of a row's two reductions, a sum and a maximum: one float for each of 8 warps.
 inline constexpr size_t kReductionBytes = 2 * 8 * sizeof(float);
-// The most columns of the two functions below, which keep a row there too.
+// The maximum number of columns of the two functions below, which also keep a row in shared memory.
 inline constexpr int kMaxNormed = (kSharedBytes - kReductionBytes) / sizeof(float);
 
 // hidden[r, :] += product[r, :], unless product.y is null; then out[r, :] = hidden[r, :] /
@@ -37,8 +37,8 @@ void LaunchAddNorm(const Product& product, float* hidden, const float* weight, f
 void LaunchAddNormOf(const int32_t* indices, const Product& product, const float* hidden, const float* weight,
                      float epsilon, const OperandRows& out, int rows, int columns, cudaStream_t stream);
 
-// Finishes the heads, then rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by
-// their positions, pairing the halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and
+// Applies `finish`, then rotates the queries and keys of qkv [rows, (heads + 2 kv_heads) * head_dim] by their
+// positions, pairing the halves of a head. Writes the queries to `queries` [rows, heads, head_dim], and the
 // keys and values to their places in the cache. cosines and sines are [positions, head_dim / 2].
 void LaunchRotateAndStore(const Product& qkv, const HeadFinish& finish, const RowPlace* places,
                           const float* cosines, const float* sines, const HeadShape& shape,

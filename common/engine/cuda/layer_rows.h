@@ -1,14 +1,14 @@
 // The rows of a step on the device: their places in the cache, their types as operands of products, and what
-// kernels do to one row. These are templates over the threads that do it, a thread block on the device,
+// kernels do to one row. These functions are templates over a team of threads: a thread block on the device,
 // threads of the host in the tests.
 //
-// A team is whole warps of 32 threads and has
+// A team consists of whole warps of 32 threads and has
 //   rank(), size()   this thread's number and how many there are
 //   Sum(float)       collective: the sum of all threads' values, to every thread
 //   Max(float)       collective: the largest of them
-// The order of a sum is fixed: in a warp pairwise (distance 16, 8, 4, 2, 1), then the warps in order. So a
-// result depends on the size of the team, which the kernels fix. Every thread of a team calls a function with
-// the same arguments. bfloat16 is stored as its bits.
+// The order of a sum is fixed: pairwise within a warp (distance 16, 8, 4, 2, 1), then the warps in order. So
+// a result depends on the size of the team, which the kernels fix. All threads of a team call a function with
+// the same arguments. bfloat16 values are stored as their bits.
 #pragma once
 
 #include <cmath>
@@ -66,10 +66,10 @@ struct HeadShape {
   int head_dim;
 };
 
-// What a model does to queries, keys and values before they are rotated. Null: nothing.
+// The bias and norms that a model applies to queries, keys and values before rotation. Null: none.
 struct HeadFinish {
   const float* bias = nullptr;        // [(heads + 2 kv_heads) * head_dim], added
-  const float* query_norm = nullptr;  // [head_dim], an RMS norm of each head; with key_norm
+  const float* query_norm = nullptr;  // [head_dim], an RMS norm of each head; set together with key_norm
   const float* key_norm = nullptr;
   float epsilon = 0;
 };
@@ -79,7 +79,7 @@ OUTRIDER_HD inline float At(const Product& product, int64_t row, int column, int
   return product.row_scales == nullptr ? y : y * product.row_scales[row] * product.column_scales[column];
 }
 
-// e^x; on the device an approximation to 2 + |1.2 x| units of the last place.
+// e^x. On the device, an approximation that is off by at most 2 + |1.2 x| units in the last place.
 OUTRIDER_HD inline float FastExp(float x) {
 #ifdef __CUDA_ARCH__
   return __expf(x);
@@ -88,8 +88,8 @@ OUTRIDER_HD inline float FastExp(float x) {
 #endif
 }
 
-// The columns [0, columns) of a bfloat16 operand's row. A thread calls value(c, load(c)) for its own columns
-// only. The team may be several thread blocks.
+// Writes the columns [0, columns) of a row of a bfloat16 operand. A thread calls value(c, load(c)) for its
+// own columns only. The team may be several thread blocks.
 template <class Team, class Load, class Value>
 OUTRIDER_HD void WriteBFloat16(const Team& team, const OperandRows& out, int64_t row, int columns,
                                const Load& load, const Value& value) {
@@ -98,7 +98,7 @@ OUTRIDER_HD void WriteBFloat16(const Team& team, const OperandRows& out, int64_t
                 [&](int c, const auto& loaded) { to[c] = ToBFloat16(value(c, loaded)); });
 }
 
-// The same for an operand of either type, by a team that can combine. Values of fp8 are asked for twice.
+// The same for an operand of either type, by a team that has Max. For fp8, calls load and value twice.
 template <class Team, class Load, class Value>
 OUTRIDER_HD void WriteOperand(const Team& team, const OperandRows& out, int64_t row, int columns,
                               const Load& load, const Value& value) {
@@ -124,7 +124,7 @@ OUTRIDER_HD void EmbedRow(const Team& team, int64_t row, const int32_t* tokens, 
                 [&](int c, uint16_t bits) { hidden[row * columns + c] = FromBFloat16(bits); });
 }
 
-// `values` [columns] is the team's working memory. `hidden_out` may be `hidden_in` or null.
+// `values` [columns] is scratch memory of the team. `hidden_out` may be `hidden_in` or null.
 template <class Team>
 OUTRIDER_HD void AddNormRow(const Team& team, int64_t row, const int32_t* indices, const Product& product,
                             const float* hidden_in, float* hidden_out, const float* weight, float epsilon,
@@ -146,8 +146,8 @@ OUTRIDER_HD void AddNormRow(const Team& team, int64_t row, const int32_t* indice
       [&](int c, float scale) { return values[c] * factor * scale; });
 }
 
-// A team of head_dim / 2 threads for each row and head; heads are numbered queries, keys, values. A thread
-// has a pair of the head's dimensions.
+// There is a team of head_dim / 2 threads for each row and head; a thread has one pair of the head's
+// dimensions. Heads are numbered in the order queries, keys, values.
 template <class Team>
 OUTRIDER_HD void RotateAndStoreHead(const Team& team, int64_t row, int head, const Product& qkv,
                                     const HeadFinish& finish, const RowPlace* places, const float* cosines,
@@ -195,7 +195,7 @@ OUTRIDER_HD void QuantizeRow(const Team& team, int64_t row, const uint16_t* x, c
       [](int /*c*/, uint16_t bits) { return FromBFloat16(bits); });
 }
 
-// A row of silu(gate) * up, for WriteOperand.
+// A row of silu(gate) * up, as `load` and `value` of WriteOperand.
 struct SiluMulColumns {
   struct Loaded {
     float gate, up;
@@ -235,8 +235,8 @@ OUTRIDER_HD void ScaleRow(const Team& team, int64_t row, const Product& product,
   team::ForEach(team, columns, load, [&](int c, float value) { y[row * columns + c] = value; });
 }
 
-// Attention is merged from partial results. The elements of a head that a thread merges: 16 bytes that are
-// read at once, bfloat16 as their bits.
+// Attention is merged from partial results. A thread merges this many elements of a head, which it reads as
+// one word of 16 bytes. The elements are the bits of bfloat16 values.
 inline constexpr int kMergeElements = 8;
 struct alignas(16) MergedElements {
   uint16_t bits[kMergeElements];
@@ -245,7 +245,7 @@ struct alignas(16) MergedElements {
 // out = sum_i 2^(s_i - m) o_i / sum_i 2^(s_i - m) over a row's partial results in order of position, with m =
 // max s_i, for the kMergeElements columns from `column` on. `partials` is [*, heads * head_dim], `sums` has
 // their s [*, heads], `out` is [rows, heads * head_dim]. Writes nothing for a row without partial results. A
-// single one is copied to the bit, and therefore equals what a launch without merging writes.
+// single partial result is copied bit for bit, so it equals what a launch without merging writes.
 OUTRIDER_HD inline void MergePartials(const uint16_t* partials, const float* sums, const int32_t* row_partial,
                                       const int32_t* row_splits, int heads, int head_dim, int64_t row,
                                       int column, uint16_t* out) {

@@ -33,7 +33,7 @@ T Attribute(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttri
   return value;
 }
 
-// The algorithm as it is stored.
+// Converts an algorithm to the form that is stored.
 MatmulAlgorithm ToStored(const cublasLtMatmulAlgo_t& algorithm) {
   MatmulAlgorithm stored;
   static_assert(sizeof(stored.words) == sizeof(algorithm.data));
@@ -138,7 +138,7 @@ absl::StatusOr<Matmul::Shape> Matmul::Restore(int n, int k) const {
   if (stored->launches == MatmulLaunches::kTiles) few_rows->rows_at_once = many_rows->rows_at_once = kRowTile;
   const Shape shape{n, k, *few_rows, *many_rows, stored->launches};
 
-  // All sizes were tried when the file was written. One for each algorithm is cheap.
+  // All sizes were tried when the file was written. Trying one size for each algorithm again is cheap.
   const std::unique_ptr<MatmulTrial> trial = OUTRIDER_TRY(MatmulTrial::Create(operand_, n, k, stream_));
   const auto multiply = [&](const void* x, const void* w, float* y, int rows) {
     return Multiply(shape, x, w, y, rows);

@@ -26,13 +26,13 @@ inline constexpr int kManyRows = 64;
 // (docs/exactness.md). cuBLASLt recommends algorithms for few rows and for many. This takes the first pair
 // that gives the rows of a made-up product the same bits in launches of every size (MatmulTrial): the first
 // algorithm for few rows that has a partner for many, and the first such partner. MatmulLaunches says what
-// happens where there is none. Nothing is timed: other times would choose other bits. Algorithms whose
-// reduction depends on timing are excluded from the start. Bits that the made-up product does not show remain
-// untested.
+// happens if there is no such pair. Nothing is timed, because other times would choose other bits. Algorithms
+// whose reduction depends on timing are excluded from the start. Differences that the made-up product does
+// not show remain undetected.
 class Matmul {
  public:
-  // `choices_file` names the file with the algorithms of an earlier start; if it does not exist, Store writes
-  // it; empty: neither. Errors are those of ReadMatmulChoices.
+  // `choices_file` names the file with the algorithms of an earlier start; if the file does not exist, Store
+  // writes it. Empty: no file. Errors are those of ReadMatmulChoices and of CUDA.
   static absl::StatusOr<std::unique_ptr<Matmul>> Create(Operand operand, const std::string& choices_file,
                                                         cudaStream_t stream);
   ~Matmul();
@@ -40,12 +40,12 @@ class Matmul {
   Matmul& operator=(const Matmul&) = delete;
 
   // Plans the product with weights [n, k], multiples of 16, and returns its number for Run. Temporarily takes
-  // device memory, for weights of that size and for two products of some 512 rows. Makes 65 launches where
-  // the first pair is taken, and 35 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
-  // this product, cuBLASLt no longer runs its algorithms, or they no longer give rows the same bits.
+  // device memory for weights of that size and for two products of about 512 rows. Makes 65 launches if the
+  // first pair is taken, and 35 with the file of an earlier start. FAILED_PRECONDITION if that file lacks
+  // this product, if cuBLASLt no longer runs its algorithms, or if they no longer give rows the same bits.
   absl::StatusOr<int> Plan(int n, int k);
 
-  // After the last Plan.
+  // Writes the choices file unless it was read. Call after the last Plan.
   absl::Status Store() const;
   const MatmulChoices& choices() const { return choices_; }
 
@@ -56,7 +56,7 @@ class Matmul {
   }
 
  private:
-  // An algorithm that runs `rows_at_once` rows with the workspace that there is.
+  // An algorithm that can run `rows_at_once` rows within the workspace.
   struct Algorithm {
     cublasLtMatmulAlgo_t algorithm;
     int rows_at_once;
@@ -74,9 +74,9 @@ class Matmul {
 
   absl::StatusOr<Shape> Choose(int n, int k) const;
   absl::StatusOr<Shape> Restore(int n, int k) const;
-  // What cuBLASLt recommends for a product of `rows` rows, best first.
+  // The algorithms that cuBLASLt recommends for a product of `rows` rows, best first.
   absl::StatusOr<std::vector<Algorithm>> Recommended(int n, int k, int rows) const;
-  // Nothing if the algorithm does not run.
+  // Finds how many rows the algorithm runs at once. Returns nothing if it does not run.
   std::optional<Algorithm> Runnable(int n, int k, const cublasLtMatmulAlgo_t& algorithm) const;
   absl::Status Multiply(const Shape& shape, const void* x, const void* w, float* y, int rows) const;
 

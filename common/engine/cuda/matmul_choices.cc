@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// MatmulLaunches as they are stored.
+// The names of MatmulLaunches in the file, in the order of the enum.
 constexpr const char* kLaunches[] = {"pair", "few_only", "tiles"};
 
 Json ToJson(const MatmulAlgorithm& algorithm) {
@@ -123,7 +123,7 @@ absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string
 }
 
 absl::Status WriteMatmulChoices(const std::string& path, const MatmulChoices& choices) {
-  // Two servers may start at the same time.
+  // Two servers may start at the same time, so each writes to a file of its own first.
   const std::string part = absl::StrCat(path, ".", getpid());
   std::ofstream file(part);
   file << DumpJson(ToJson(choices)) << "\n";

@@ -80,7 +80,7 @@ absl::StatusOr<bool> MatmulTrial::Compare(int rows, int shift, Multiply multiply
 
 bool MatmulTrial::Remember(const absl::Status& status) {
   status_.Update(status);
-  if (!status.ok()) cudaGetLastError();  // or the next launch would report it
+  if (!status.ok()) cudaGetLastError();  // otherwise the next launch would report it
   return status.ok();
 }
 

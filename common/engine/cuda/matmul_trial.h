@@ -13,42 +13,42 @@
 
 namespace outrider::cuda {
 
-// A made-up product, to see whether algorithms give its rows the same bits. Owns operands whose magnitudes
-// span several powers of two, so that another order of summation shows in the last bits. Not thread-safe.
+// A made-up product that shows whether algorithms give its rows the same bits. Owns operands whose magnitudes
+// span several powers of two, so that a different order of summation changes the last bits. Not thread-safe.
 class MatmulTrial {
  public:
-  // The most rows at once. More would not make a product faster: from here on it is bound by arithmetic.
+  // The maximum number of rows in a launch. Larger launches would not be faster, as arithmetic bounds them.
   static constexpr int kRows = 512;
 
   // Enqueues y = x W^T for `rows` rows.
   using Multiply = absl::FunctionRef<absl::Status(const void* x, const void* w, float* y, int rows)>;
 
-  // For weights [n, k]. Takes memory for them and for two results.
+  // For weights [n, k]. Allocates device memory for the operands and for two results.
   static absl::StatusOr<std::unique_ptr<MatmulTrial>> Create(Operand operand, int n, int k,
                                                              cudaStream_t stream);
 
-  // The functions below return false after an error, too: an algorithm may run some numbers of rows only.
+  // The functions below also return false after an error: an algorithm may run only some numbers of rows.
   // status() is the first error.
   const absl::Status& status() const { return status_; }
 
-  // Makes the bits that rows have in products of kRowTile rows the expected ones. 33 products.
+  // Sets the expected bits to those of the rows in products of kRowTile rows. Computes 33 products.
   bool Expect(Multiply multiply);
 
-  // Whether rows have the expected bits in products of least, least + kRowTile, ..., most rows, one of each
-  // size. Ends with the first size that shows other bits. Waits for the stream.
+  // Whether rows have the expected bits in products of least, least + kRowTile, ..., most rows. Computes one
+  // product of each size and stops at the first size with other bits. Waits for the stream.
   bool HasExpectedBits(int least, int most, Multiply multiply);
 
-  // The same for products of kRowTile rows, which begin with other rows each time. kRowTile - 1 products.
+  // The same for kRowTile - 1 products of kRowTile rows, each of which begins with a different row.
   bool HasExpectedBitsAtEachPlace(Multiply multiply);
 
  private:
   MatmulTrial(Operand operand, int n, int k, cudaStream_t stream)
       : operand_(operand), n_(n), k_(k), stream_(stream) {}
 
-  // The product begins with row `shift`, so that rows have other places than in Expect's products, and other
-  // rows beside them.
+  // Whether a product that begins with row `shift` has the expected bits. Its rows have other places and
+  // other neighbours than in Expect's products.
   absl::StatusOr<bool> Compare(int rows, int shift, Multiply multiply);
-  // Whether it is OK. Remembers the first error.
+  // Returns whether `status` is OK. Remembers the first error.
   bool Remember(const absl::Status& status);
 
   const Operand operand_;
@@ -57,7 +57,7 @@ class MatmulTrial {
   const cudaStream_t stream_;
   absl::Status status_;
   DeviceMemory x_;         // [kRows + kRowTile, k]
-  DeviceMemory shifted_;   // [kRows, k], of x
+  DeviceMemory shifted_;   // [kRows, k], copied from x_
   DeviceMemory w_;         // [n, k]
   DeviceMemory expected_;  // [kRows + kRowTile, n], float32
   DeviceMemory found_;     // [kRows, n], float32

@@ -11,5 +11,5 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_cuda_mode
   result = outrider::cuda::CudaModel::Create(spec, weights, *cuda_device, options);
 }
 
-// Program and plug-in must agree on its type.
+// The program and the plug-in must agree on the type of the function.
 static_assert(std::is_same_v<decltype(outrider_create_cuda_model), outrider::CreatePluginModelFunction>);

@@ -8,7 +8,7 @@
 namespace outrider::cuda {
 namespace {
 
-// The most shapes that are remembered without a graph.
+// The maximum number of shapes without a graph that are remembered.
 constexpr size_t kMaxSeen = 4096;
 
 absl::StatusOr<cudaGraphExec_t> Record(cudaStream_t stream, absl::FunctionRef<absl::Status()> enqueue) {
@@ -22,7 +22,7 @@ absl::StatusOr<cudaGraphExec_t> Record(cudaStream_t stream, absl::FunctionRef<ab
   if (status.ok())
     status = ToStatus(cudaGraphInstantiate(&executable, graph, 0), "preparing a captured step");
   if (graph != nullptr) cudaGraphDestroy(graph);
-  // Otherwise the first launch would do it.
+  // Otherwise the first launch would upload the graph.
   if (status.ok()) status = ToStatus(cudaGraphUpload(executable, stream), "uploading a captured step");
   if (status.ok()) return executable;
   if (executable != nullptr) cudaGraphExecDestroy(executable);
@@ -51,7 +51,7 @@ cudaGraphExec_t StepGraphs::Find(const GraphShape& shape, Capture capture, cudaS
     const absl::StatusOr<cudaGraphExec_t> executable = Record(stream, enqueue);
     if (!executable.ok()) {
       captures_.failure = executable.status();
-      cudaGetLastError();  // or the next launch would report it
+      cudaGetLastError();  // otherwise the next launch would report it
       return nullptr;
     }
     ++captures_.count;

@@ -16,8 +16,8 @@
 
 namespace outrider::cuda {
 
-// Captures steps and keeps the graphs that were used last. A shape is captured when it comes for the second
-// time, so that one that comes once does not pay for it. Not thread-safe.
+// Captures steps and keeps the most recently used graphs. A shape is captured when it occurs for the second
+// time, so that a shape that occurs only once does not pay for a capture. Not thread-safe.
 class StepGraphs {
  public:
   // Whether Find captures a step that has no graph.
@@ -25,14 +25,14 @@ class StepGraphs {
 
   // Keeps at most `most` graphs.
   explicit StepGraphs(size_t most) : most_(most) {}
-  // The device must be current, and none of the graphs running. The same holds for Find and Drop.
+  // The device must be current, and no graph may be running. The same holds for Find and Drop.
   ~StepGraphs() { Drop(); }
   StepGraphs(const StepGraphs&) = delete;
   StepGraphs& operator=(const StepGraphs&) = delete;
 
   // The graph for steps of this shape, valid until the next call; null if the step must be launched directly.
-  // To capture it, calls `enqueue`, which enqueues such a step on `stream`. After a failed capture none
-  // follows, but the graphs that there are stay in use.
+  // To capture a graph, calls `enqueue`, which enqueues a step of this shape on `stream`. After a failed
+  // capture, no more graphs are captured, but existing ones stay in use.
   cudaGraphExec_t Find(const GraphShape& shape, Capture capture, cudaStream_t stream,
                        absl::FunctionRef<absl::Status()> enqueue);
 
@@ -48,7 +48,7 @@ class StepGraphs {
 
   const size_t most_;
   std::map<GraphShape, Graph> graphs_;
-  std::set<GraphShape> seen_;  // once, and not captured
+  std::set<GraphShape> seen_;  // shapes that occurred once and were not captured
   uint64_t uses_ = 0;
   GraphCaptures captures_;
 };

@@ -8,7 +8,7 @@
 namespace outrider::cuda {
 namespace {
 
-// The place of the token in a slot, whose position is the slot's.
+// The place of the token in a slot, if its position is the number of the slot.
 RowPlace PlaceOf(int slot, absl::Span<const BlockId> blocks, int block_size) {
   return {slot, blocks[static_cast<size_t>(slot / block_size)], slot % block_size};
 }
@@ -18,7 +18,7 @@ int TokensOf(const DeviceTask& task) {
   return propose == nullptr ? 0 : propose->draft_tokens;
 }
 
-// The rows of a sequence: those before its tree, then the nodes.
+// Adds the rows of a sequence: those before its tree, then the nodes.
 void AddRows(const SequenceRows& sequence, int block_size, PassPlan& pass) {
   const int count = static_cast<int>(sequence.tokens.size()), end = sequence.position + count;
   const int tree = sequence.parents.empty() ? end : sequence.tree_begin;
@@ -38,7 +38,7 @@ void AddRows(const SequenceRows& sequence, int block_size, PassPlan& pass) {
   }
 }
 
-// The pass that drafts token `index`, from 1 on, of every task.
+// The pass that drafts token `index` of every task; `index` is at least 1.
 PassPlan PlanDraftPass(absl::Span<const SequenceRows> batch, int index, int block_size,
                        absl::Span<const BlockId> spare) {
   PassPlan pass;
@@ -73,8 +73,8 @@ StepPlan PlanStep(absl::Span<const SequenceRows> batch, int block_size, absl::Sp
     plan.tasks.push_back(sequence.task);
     draft_tokens = std::max(draft_tokens, TokensOf(*sequence.task));
   }
-  // Draft passes write the logits of as many tasks as their graph holds, rounded up to what a product writes,
-  // over those of the first pass.
+  // Draft passes overwrite the first pass's logits. They write rows for as many tasks as their graph holds,
+  // rounded up to what a product writes.
   if (draft_tokens > 1 && !host_rows.empty()) {
     const int written = PaddedRows(TaskCapacity(static_cast<int>(plan.tasks.size())));
     plan.logit_rows.resize(static_cast<size_t>(written), 0);
@@ -113,18 +113,18 @@ StepShape ShapeOf(const StepPlan& plan) {
 
 namespace {
 
-// All rows of a graph fit if their sequences are of this length, or nodes of trees of this depth.
+// All rows of a graph fit if their sequences have at most this length, or paths in trees at most this depth.
 constexpr int kShortLength = 1024;
 constexpr int kTreeDepth = 64;
 
-// 1, 2, 3, 4, 6, 8, 12, 16, ...
+// Rounds up to one of 1, 2, 3, 4, 6, 8, 12, 16, ...
 int RoundUp(int count) {
   const int step = std::max(static_cast<int>(std::bit_floor(static_cast<unsigned>(count))) / 2, 1);
   return (count + step - 1) / step * step;
 }
 
-// A launch that holds `need`. Sizes that do not change the launch are as large as the others allow, or as
-// there is memory for: they make no further graphs.
+// A launch that holds `need`. Sizes that do not change the launched thread blocks are as large as the other
+// sizes or the memory allow, so that they do not lead to further graphs.
 AttentionSize LaunchFor(const AttentionShape& shape, const AttentionSize& need, int rows,
                         const AttentionSize& capacity) {
   const int sequences = TaskCapacity(need.sequences);

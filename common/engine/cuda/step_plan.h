@@ -29,8 +29,8 @@ struct PassPlan {
 struct StepPlan {
   std::vector<int32_t> tokens;  // [rows] of the first pass
   PassPlan first;
-  // Rows of the first pass: first those of tasks, in order, last the host's. Unused rows lie between them, so
-  // that draft passes do not overwrite the host's.
+  // The rows of the first pass that need logits: first those of tasks, in order, then the host's. Unused rows
+  // may lie between them, so that draft passes do not overwrite the host's logits.
   std::vector<int32_t> logit_rows;  // fewer than kMaxIdleRows more than are wanted
   int host_rows = 0;                // how many of logit_rows are the host's
   std::vector<DeviceTask*> tasks;   // all of the same kind
@@ -57,11 +57,11 @@ struct StepShape {
 // and take long to compute anyway.
 inline constexpr int kMaxCapturedRows = 256;
 
-// How many rows a shape has for `rows`, rounded up so that few graphs serve all steps: to 16, 32 or a
-// multiple of 64 where they can be captured, else to tiles of a product.
+// The number of rows of a shape for `rows` rows, rounded up so that few graphs serve all steps: to 16, 32 or
+// a multiple of 64 if the step can be captured, else to a multiple of kRowTile.
 int RowCapacity(int rows);
-// The same for tasks and for sequences: to a power of two up to 16, above that as for rows. Not above the
-// capacity for as many rows.
+// The same for tasks and for sequences. Up to 16, rounds up to a power of two; above that, rounds as for rows
+// if the step can be captured, else not at all. Never above RowCapacity(tasks).
 int TaskCapacity(int tasks);
 
 // A shape has fewer than this many rows of logits beyond the wanted ones, for idle tasks and for rounding.
@@ -70,7 +70,7 @@ inline constexpr int kMaxIdleRows = 128;
 // The smallest shape that holds the step.
 StepShape ShapeOf(const StepPlan& plan);
 
-// A launch has memory for this many rows of sequences of the greatest length. For a 3B model with 131,072
+// A launch has memory for this many rows of sequences of the maximum length. For a 3B model with 131,072
 // positions, that is 200 MB.
 inline constexpr int kLongRows = 64;
 
@@ -81,8 +81,8 @@ AttentionShape AttentionShapeOf(const DecoderConfig& spec, int block_size);
 // the capacity are cut into several launches (CutIntoPasses).
 AttentionSize AttentionCapacity(const AttentionShape& shape, int max_rows, int max_positions);
 
-// The maximum number of blocks of a KV pool, besides one that no sequence uses: ints must name the slots of
-// trees (AttentionShape::block_stride). 275 GB with heads of 64.
+// The maximum number of blocks of a KV pool, besides the spare block. The names of slots of tails must fit in
+// ints (AttentionShape::block_stride). The limit is 275 GB with heads of 64.
 int MostBlocks(const AttentionShape& shape);
 
 // A graph serves every step that has the same GraphShape.
@@ -93,15 +93,15 @@ struct GraphShape {
   friend auto operator<=>(const GraphShape&, const GraphShape&) = default;
 };
 
-// The graph that serves the step, whose shape is `step`. Its attention launches the thread blocks that this
-// step needs, rounded up by less than half, not those that the longest sequences could need. Returns nothing
-// if the step has to be launched without a graph: it has more than kMaxCapturedRows rows or tasks, or needs
-// more than `capacity`.
+// The graph that serves a step of shape `step`. Its attention launches as many thread blocks as this step
+// needs, rounded up by less than half, rather than as many as the longest sequences could need. Returns
+// nothing if the step has to be launched without a graph: it has more than kMaxCapturedRows rows or tasks, or
+// needs more than `capacity`.
 std::optional<GraphShape> GraphOf(const StepPlan& plan, const StepShape& step,
                                   const AttentionShape& attention, const AttentionSize& capacity);
 
-// Below are made-up steps that a model runs while it is loaded, so that no request pays for a first step:
-// loading kernels, and capturing graphs.
+// A model runs the made-up steps below while it is loaded, so that no request pays for a first step, which
+// loads kernels and captures graphs.
 
 // Sequences of equal size, and the work on them.
 struct WarmUpStep {
@@ -127,7 +127,7 @@ std::vector<WarmUpStep> DirectSteps(const WarmUpLimits& limits);
 // most kernels.
 std::vector<WarmUpStep> CommonSteps(const WarmUpLimits& limits, ModelRole role);
 
-// A step as a batch. The cached tokens are made up too: all of them are in block 0.
+// The batch of a made-up step. Its cached tokens are made up too: all of them are in block 0.
 class MadeUpBatch {
  public:
   MadeUpBatch(const WarmUpStep& step, int block_size);

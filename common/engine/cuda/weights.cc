@@ -14,7 +14,7 @@ namespace {
 // Size of the page-locked staging buffer for uploads.
 constexpr size_t kStagingBytes = size_t{32} << 20;
 
-// Loads what it is asked for into `memory`.
+// Loads vectors and matrices, and adds the device memory that holds them to `memory`.
 class Loader {
  public:
   // `staging` has kStagingBytes.
@@ -27,7 +27,7 @@ class Loader {
         staging_(staging),
         memory_(memory) {}
 
-  // The elements of all parts, at least one, in order.
+  // Uploads the elements of all parts in order. There is at least one part.
   absl::StatusOr<const float*> AddVector(const std::vector<StoredTensor>& parts) {
     float* const staged = staging_.as<float>();
     size_t size = 0;
@@ -42,7 +42,7 @@ class Loader {
     return memory_.back().as<const float>();
   }
 
-  // The rows of all parts, each [*, k], in order; not null: `table` has them already.
+  // Uploads the rows of all parts, each [*, k], in order. If `table` is not null, it already has these rows.
   absl::StatusOr<Matrix> AddMatrix(const StoredMatrix& stored, const __nv_bfloat16* table = nullptr) {
     Matrix matrix{.k = static_cast<int>(stored.parts[0].shape[1])};
     for (const StoredTensor& part : stored.parts) matrix.n += static_cast<int>(part.shape[0]);
@@ -61,7 +61,7 @@ class Loader {
       matrix.scales = scales.as<const float>();
       LaunchQuantize(table, {values.data(), scales.as<float>()}, matrix.n, matrix.k, stream_);
       OUTRIDER_TRY(ToStatus(cudaGetLastError(), "making fp8 weights"));
-      // What was uploaded is about to be freed.
+      // The uploaded rows are about to be freed.
       OUTRIDER_TRY(ToStatus(cudaStreamSynchronize(stream_), "making fp8 weights"));
       memory_.push_back(std::move(scales));
       memory = std::move(values);
@@ -70,7 +70,7 @@ class Loader {
     return matrix;
   }
 
-  // The same rows as bfloat16.
+  // Uploads the rows of all parts as bfloat16.
   absl::StatusOr<DeviceMemory> Upload(const StoredMatrix& matrix) {
     int64_t rows = 0;
     for (const StoredTensor& part : matrix.parts) rows += part.shape[0];
@@ -101,7 +101,7 @@ class Loader {
   }
 
  private:
-  // Uploads the first `bytes` of the staging buffer, and waits, as it is overwritten next.
+  // Uploads the first `bytes` of the staging buffer. Waits, because the buffer is overwritten next.
   absl::Status UploadStaged(char* to, size_t bytes) {
     constexpr char kUploading[] = "uploading weights";
     OUTRIDER_TRY(
@@ -147,7 +147,7 @@ absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderCon
   weights.head = OUTRIDER_TRY(loader.AddMatrix(tensors.head, tied ? weights.embedding : nullptr));
   OUTRIDER_TRY(ToStatus(cudaStreamSynchronize(stream), "loading weights"));
   for (const DeviceMemory& memory : weights.memory) weights.bytes += memory.bytes();
-  // A step reads a row of the embedding only, unless it is the head.
+  // A step reads only single rows of the embedding, unless the embedding is also the head.
   if (weights.head.data != weights.embedding) weights.bytes -= weights.memory[0].bytes();
   if (progress) progress(1);
   return weights;

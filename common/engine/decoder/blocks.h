@@ -1,4 +1,4 @@
-// Weights in blocks: numbers of a row that share a scale and a minimum.
+// Weights stored in blocks. The columns of a block share a scale and a minimum.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ inline constexpr int kBlock = 32;
 struct Block {
   float scale = 0;
   float minimum = 0;
-  int8_t levels[kBlock] = {};  // of 4 bits: 0 to 15
+  int8_t levels[kBlock] = {};  // 0 to 15 with 4 bits, signed with 8 bits
 };
 
 struct BlockFormat {
@@ -21,7 +21,7 @@ struct BlockFormat {
   bool wide = false;  // scale and minimum are float32; else they are exact in float16
 };
 
-// Reads a block of a matrix whose rows are whole blocks. Any thread, while the source of the matrix lives.
+// Reads one block of a matrix whose rows are whole blocks. Thread-safe. The matrix's source must outlive it.
 using BlockReader = std::function<void(int64_t row, int64_t block, Block& to)>;
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// A model as it lies on disk.
+// A model on disk: its configuration and its weights.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class Checkpoint {
   static absl::StatusOr<std::unique_ptr<const Checkpoint>> Open(const std::string& model);
 
   const ModelConfig& config() const { return config_; }
-  // Packed ones are unpacked when they are requested.
+  // Get unpacks packed tensors.
   const TensorSource& weights() const { return *weights_; }
-  // Of the files' tensors: SafeTensors::Hash, GgufFile::Hash.
+  // A hash of the stored tensors: SafeTensors::Hash or GgufFile::Hash.
   uint64_t Hash() const { return folder_ ? folder_->Hash() : file_->Hash(); }
 
  private:
@@ -32,9 +32,9 @@ class Checkpoint {
 
   ModelConfig config_;
   std::optional<SafeTensors> folder_;
-  std::optional<UnpackedTensors> unpacked_;  // of a folder, where it is quantised
+  std::optional<UnpackedTensors> unpacked_;  // of a folder whose weights are quantised
   std::optional<GgufFile> file_;
-  std::optional<GgufTensors> tensors_;  // of a file
+  std::optional<GgufTensors> tensors_;  // of a GGUF file
   const TensorSource* weights_ = nullptr;
 };
 

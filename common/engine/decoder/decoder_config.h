@@ -24,10 +24,10 @@ enum class Activation : uint8_t { kSilu, kGeluTanh };
 
 // A pre-norm decoder. Each layer adds to the residual stream first the attention over its RMS norm, with
 // rotary positions and grouped-query heads, then a gated MLP over its RMS norm. A final norm and the head
-// give the logits. The first part below describes Llama; what other families add is off by default.
+// give the logits. The first fields describe Llama; features of other families are off by default.
 struct DecoderConfig {
   int vocab_size = 0;
-  std::vector<TokenId> head_tokens = {};  // of a head that was cut to them (frequent_head.h); empty: not cut
+  std::vector<TokenId> head_tokens = {};  // the tokens of a cut head (frequent_head.h); empty: not cut
   int hidden_size = 0;
   int intermediate_size = 0;
   int layers = 0;
@@ -38,7 +38,7 @@ struct DecoderConfig {
   double rms_norm_eps = 1e-5;
   double rope_theta = 10000;
   std::optional<Llama3RopeScaling> rope_scaling = std::nullopt;
-  std::vector<float> rope_factors = {};  // divide the frequencies, one a pair; empty: none
+  std::vector<float> rope_factors = {};  // divisors of the frequencies, one per pair; empty: none
   bool tie_word_embeddings = false;      // the head is the embedding matrix
 
   // Qwen and Mistral.
@@ -46,23 +46,23 @@ struct DecoderConfig {
   bool qk_norm = false;   // an RMS norm of each head's query and key, before they are rotated
   // In sliding layers, a row attends to this many positions, the last of which is its own.
   int sliding_window = 0;
-  std::vector<bool> slides = {};  // by layer; empty: none does
+  std::vector<bool> slides = {};  // by layer; empty: no layer slides
 
   // Gemma.
   Activation activation = Activation::kSilu;
-  bool norms_plus_one = false;  // norms are stored less 1
-  bool output_norms = false;    // attention and MLP are normalised once more before they are added
+  bool norms_plus_one = false;  // norms are stored minus 1
+  bool output_norms = false;    // the outputs of attention and MLP are normalised before they are added
   std::optional<double> embedding_scale = std::nullopt;     // of the token's embedding
   std::optional<double> query_scale = std::nullopt;         // in place of 1 / sqrt(head_dim)
   std::optional<double> attention_softcap = std::nullopt;   // cap * tanh(score / cap)
   std::optional<double> final_softcap = std::nullopt;       // likewise, of the logits
-  std::optional<double> sliding_rope_theta = std::nullopt;  // in sliding layers, which are not scaled
+  std::optional<double> sliding_rope_theta = std::nullopt;  // of sliding layers, which have no scaling
   double rope_linear_factor = 1;                            // divides the other layers' frequencies
 
   // EAGLE: a layer that continues another model's hidden states. It has neither embedding nor head: the
   // caller embeds its rows, and multiplies its states by the other model's head.
   bool outer_norms = true;  // the first layer's attention and the head take normalised rows
-  int first_position = 0;   // the first one that has a row and is attended to
+  int first_position = 0;   // the first position with a row; no row attends to an earlier one
   // EAGLE-3: how many columns the first layer's attention reads in place of the residual stream; 0: none.
   // Only without outer_norms; a row's embedding is then the residual stream followed by these columns.
   int attention_input = 0;
@@ -97,7 +97,7 @@ struct StoredTensor {
   std::vector<int64_t> shape;
 };
 
-// A matrix of the forward pass: the rows of all parts, in order, each part [*, k].
+// A matrix of the forward pass. Its rows are those of all parts, in order; each part is [*, k].
 struct StoredMatrix {
   std::string name;  // for messages
   std::vector<StoredTensor> parts;
@@ -107,10 +107,10 @@ struct LayerTensors {
   StoredTensor attention_norm;         // [hidden]
   StoredMatrix qkv;                    // queries, keys, values of all heads
   std::vector<StoredTensor> qkv_bias;  // of the parts of qkv; empty unless spec.qkv_bias
-  std::vector<StoredTensor> qk_norm;   // of a query, of a key: [head_dim]; empty unless spec.qk_norm
+  std::vector<StoredTensor> qk_norm;   // for queries and for keys: [head_dim]; empty unless spec.qk_norm
   StoredMatrix attention_out;
   std::vector<StoredTensor>
-      output_norms;  // of attention, of the MLP: [hidden]; empty unless spec.output_norms
+      output_norms;  // for attention and for the MLP: [hidden]; empty unless spec.output_norms
   StoredTensor mlp_norm;
   StoredMatrix gate_up;  // gate, up
   StoredMatrix mlp_out;

@@ -29,7 +29,7 @@ class FieldReader {
 
   // null counts as absent, as in transformers.
   bool Has(const char* name) const { return object_.contains(name) && !object_[name].is_null(); }
-  // Whether the field is missing: for some fields, null is a value.
+  // Whether the field is missing. A null field is not: for some fields, null is a value.
   bool IsAbsent(const char* name) const { return !object_.contains(name); }
   const Json& At(const char* name) const { return object_[name]; }
 
@@ -73,7 +73,7 @@ class FieldReader {
     return ids;
   }
 
-  // A reader of the object in this field, which must be present. Its errors are this one's.
+  // A reader of the object in this field, which must be present. Its errors count as this reader's.
   FieldReader Nested(const char* name) {
     if (!object_[name].is_object()) Fail(name, "is not an object");
     FieldReader nested(path_, object_[name]);
@@ -97,7 +97,7 @@ class FieldReader {
   const std::string path_;
   const Json& object_;
   std::string prefix_;  // prepended to field names in errors
-  std::shared_ptr<absl::Status> status_ = std::make_shared<absl::Status>();  // with those it is nested in
+  std::shared_ptr<absl::Status> status_ = std::make_shared<absl::Status>();  // shared with nested readers
 };
 
 // Fails unless the string field, if there is one, has this value.

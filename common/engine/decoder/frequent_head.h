@@ -1,9 +1,9 @@
-// A head that is cut to the most frequent tokens, for drafts. Half of what a small model reads for a token is
-// its head, mostly for tokens that are hardly ever drafted. The other tokens get logits so low that none is
-// sampled, unless a mask leaves nothing else. The draft's q is what it samples from, so verification stays
-// exact.
+// A draft's head that is cut to the most frequent tokens. The head is half of what a small model reads per
+// token, and most of its rows belong to tokens that are hardly ever drafted. The tokens cut away get
+// logits so low that none is sampled, unless a mask leaves nothing else. The draft reports as q what it
+// samples from, so verification stays exact.
 //
-// As in Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
+// See Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
 // Speculative Sampling".
 #pragma once
 
@@ -19,13 +19,13 @@
 
 namespace outrider {
 
-// The first `count` ids that frequent_tokens.json in the model's folder, or beside its file, lists under
-// "tokens", most frequent first; in ascending order. NOT_FOUND or INVALID_ARGUMENT, naming the file, if it is
-// missing, lists fewer ids, or lists an id twice or outside [0, vocab_size).
+// Reads frequent_tokens.json in the model's folder or beside its file, which lists ids under "tokens", most
+// frequent first. Returns the first `count` of them, in ascending order. NOT_FOUND or INVALID_ARGUMENT,
+// naming the file, if it is missing, lists fewer ids, or lists an id twice or outside [0, vocab_size).
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model, int count, int vocab_size);
 
-// The weights of another source, with a head of these tokens' rows where TensorsOf asks for one. Thread-safe
-// if the other is.
+// The weights of another source, but with a head of only these tokens' rows, as TensorsOf asks for with
+// DecoderConfig::head_tokens. Thread-safe if the other source is.
 class FrequentHead final : public TensorSource {
  public:
   // `spec` is that of the whole model. All references must outlive it.

@@ -1,4 +1,4 @@
-// The formats of ggml whose numbers lie in blocks of 32 with a scale and a minimum. ggml-common.h has their
+// Reads ggml's formats with blocks of 32 numbers that share a scale and a minimum. ggml-common.h has their
 // layouts.
 #include <cstring>
 
@@ -17,7 +17,7 @@ float HalfAt(Bytes data) {
   return FromFloat16(half);
 }
 
-// Numbers 0 to 15 in the lower halves of 16 bytes, 16 to 31 in the upper ones.
+// Reads levels 0 to 15 from the lower halves of 16 bytes, and levels 16 to 31 from the upper halves.
 void ReadNibbles(Bytes data, Block& to) {
   for (int i = 0; i < 16; ++i) {
     to.levels[i] = static_cast<int8_t>(data[i] & 15);
@@ -25,7 +25,7 @@ void ReadNibbles(Bytes data, Block& to) {
   }
 }
 
-// A fifth bit for each, of 32 bits; and what is taken from the levels then.
+// Adds a fifth bit to each level, from the 32 bits at `data`, and then subtracts `less` from each.
 void AddFifthBits(Bytes data, int less, Block& to) {
   for (int i = 0; i < kBlock; ++i) {
     to.levels[i] = static_cast<int8_t>(to.levels[i] + (data[i / 8] >> i % 8 & 1) * 16 - less);
@@ -64,8 +64,8 @@ void ReadQ8_0(Bytes data, int64_t /*block*/, Block& to) {
   std::memcpy(to.levels, data + 2, kBlock);
 }
 
-// Of a block of 256, which has a scale for its eight scales and one for its minimums, these being of 6 bits.
-// Two neighbouring blocks are in the halves of the same bytes.
+// Reads an eighth of a block of 256. The block has eight 6-bit scales and minimums, and a scale for each
+// kind. Two neighbouring eighths have their levels in the two halves of the same bytes.
 void ReadEighth(Bytes data, Bytes levels, int64_t block, Block& to) {
   const int64_t eighth = block % 8;
   const Bytes packed = data + 4;
@@ -96,8 +96,8 @@ struct Format {
   const char* name;
   int bits;
   bool wide;
-  size_t bytes;    // that one or more blocks take together
-  int64_t blocks;  // how many
+  size_t bytes;    // of a unit of one or more blocks
+  int64_t blocks;  // in a unit
   void (*read)(Bytes data, int64_t block, Block& to);
 };
 

@@ -98,7 +98,7 @@ void ReadSizes(Keys& keys, const GgufFile& file, FieldReader& fields, DecoderCon
   if (fields.status().ok()) ReadRope(keys, file, spec);
 }
 
-// `window`, or that of the key; layer `period` - 1 and each `period`-th after it do not slide.
+// Reads the window and the period, by default these. Every `period`-th layer does not slide; 0: all slide.
 void ReadSliding(Keys& keys, DecoderConfig& spec, int window, int period) {
   spec.sliding_window = keys.IntOr("attention.sliding_window", window, 0);
   if (spec.sliding_window == 0) return;
@@ -123,10 +123,10 @@ void ReadQwen2(Keys& /*keys*/, DecoderConfig& spec) { spec.qkv_bias = true; }
 
 void ReadQwen3(Keys& /*keys*/, DecoderConfig& spec) { spec.qk_norm = true; }
 
-// `largest` is how many layers the largest model has, whose queries are scaled differently; no key says so.
+// `largest`: layers of the family's largest model, which scales queries differently though no key says so.
 void ReadGemma(Keys& keys, DecoderConfig& spec, int largest) {
   spec.activation = Activation::kGeluTanh;
-  spec.output_norms = true;  // which the file has with the 1 added
+  spec.output_norms = true;  // norms_plus_one stays false: the file has the norms with the 1 added
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden_size));
   const int scale = spec.layers == largest ? spec.hidden_size / spec.heads : spec.head_dim;
   spec.query_scale = 1 / std::sqrt(static_cast<double>(scale));
@@ -176,10 +176,10 @@ DecoderConfig ReadDecoder(FieldReader& fields, const GgufFile& file) {
   return spec;
 }
 
-// --- What ends a text ---
+// --- End-of-sequence ids ---
 
 constexpr int kControl = 3;  // in tokenizer.ggml.token_type
-// The control tokens that end a turn or a text, by what they are called in models' vocabularies.
+// The control tokens that end a turn or a text, by their names in models' vocabularies.
 constexpr const char* kEnds[] = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",    "<end_of_turn>",
                                  "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>"};
 

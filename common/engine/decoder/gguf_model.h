@@ -1,4 +1,4 @@
-// A model out of a GGUF file: its configuration, and its weights under the names of Hugging Face's files.
+// A model in a GGUF file: its configuration, and its weights under the names of Hugging Face's files.
 #pragma once
 
 #include <functional>
@@ -15,14 +15,14 @@
 namespace outrider {
 
 // Reads the metadata of an architecture that DecoderConfig can express: llama (Mistral's models too), qwen2,
-// qwen3, gemma2 and gemma3. A text ends with the tokens of the keys tokenizer.ggml.{eos,eot,eom}_token_id and
-// with the control tokens that by their names end a turn or a text, as in llama.cpp.
+// qwen3, gemma2 and gemma3. The end-of-sequence ids are those in tokenizer.ggml.{eos,eot,eom}_token_id and
+// those of control tokens named for the end of a turn or a text, as in llama.cpp.
 //
-// INVALID_ARGUMENT, naming the file and the key, as ReadModelConfig.
+// INVALID_ARGUMENT, naming the file and the key, in the cases of ReadModelConfig.
 absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file);
 
-// Unpacks a tensor of a packed type to float32 when it is requested; the memory then belongs to the view.
-// Others are returned as they lie in the file, where they are aligned. Thread-safe.
+// Unpacks tensors of packed types to float32 on request. Others are views of the file, or copies if the file
+// has them unaligned or in another order of rows. A view owns its unpacked or copied memory. Thread-safe.
 class GgufTensors final : public TensorSource {
  public:
   // `file` must outlive it.
@@ -34,17 +34,17 @@ class GgufTensors final : public TensorSource {
   std::optional<BlockFormat> BlocksOf(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
                                         absl::Span<const int64_t> shape) const override;
-  // Whether matrices of this type lie in blocks.
+  // Whether BlocksOf has a format for matrices of this type.
   static bool HasBlocks(int type);
 
  private:
-  // The row of the file that has a row of the tensor.
+  // Maps a row of the tensor to its row in the file. Null: the rows are in the same order.
   std::function<int64_t(int64_t row)> RowOrder(absl::string_view name) const;
   absl::StatusOr<const GgufFile::Tensor*> Find(absl::string_view name, absl::Span<const int64_t> shape) const;
 
   const GgufFile& file_;
   const int head_dim_;
-  // llama.cpp turns neighbouring numbers of a head as pairs there; its converter reorders queries and keys.
+  // For llama, llama.cpp rotates neighbouring numbers as pairs; its converter reorders queries and keys.
   const bool rotates_neighbours_;
   const bool output_norms_;
 };

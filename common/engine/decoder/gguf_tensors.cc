@@ -35,7 +35,7 @@ constexpr Name kInLayer[] = {{"input_layernorm", "attn_norm"},
                              {"post_feedforward_layernorm", "post_ffw_norm"}};
 constexpr absl::string_view kAttentionOrMlpNorm = "post_attention_layernorm";
 
-// What the file calls a tensor of DecoderTensors; empty for any other name.
+// The file's name for a tensor of DecoderTensors; empty for any other tensor.
 std::string NameInFile(absl::string_view name, bool output_norms) {
   const size_t dot = name.rfind('.');
   const absl::string_view kind = name.substr(std::min(dot, name.size()));  // ".weight", ".bias"
@@ -57,14 +57,14 @@ std::string NameInFile(absl::string_view name, bool output_norms) {
   return "";
 }
 
-// The row of the file that has row `row` of the queries or keys: of each head, the file has numbers of both
-// halves in turn.
+// The file's row for row `row` of the queries or keys. In each head, the file alternates between rows of the
+// first half and of the second half.
 int64_t RowInFile(int64_t row, int64_t head_dim) {
   const int64_t head = row / head_dim, number = row % head_dim, half = head_dim / 2;
   return head * head_dim + number % half * 2 + number / half;
 }
 
-// Without ones in front, which a file does not have.
+// The shape without leading ones, which a file does not have.
 Shape Significant(Shape shape) {
   while (shape.size() > 1 && shape.front() == 1) shape.remove_prefix(1);
   return shape;

@@ -18,7 +18,7 @@ namespace {
 
 // --- Fields that families have in common ---
 
-// Sizes, the norms' epsilon, and whether embedding and head are one; `tied` if the field is absent.
+// Reads sizes, the norms' epsilon, and whether the head is the embedding: `tied` if the field is absent.
 void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   spec.vocab_size = fields.Int("vocab_size", 1);
   spec.hidden_size = fields.Int("hidden_size", 2, kMaxSizes.hidden);
@@ -44,7 +44,7 @@ void ReadSizes(FieldReader& fields, DecoderConfig& spec, bool tied = false) {
   if (spec.intermediate_size % 2 != 0) fields.Fail("intermediate_size", "is odd: ", spec.intermediate_size);
 }
 
-// The parameters of all layers, or of those that do not slide.
+// Reads the rope parameters of all layers, or of those that do not slide.
 void ReadRopeParameters(FieldReader& rope, DecoderConfig& spec) {
   if (rope.Has("rope_theta")) spec.rope_theta = rope.Positive("rope_theta");
   const char* kind_name = rope.Has("rope_type") ? "rope_type" : "type";
@@ -65,7 +65,7 @@ void ReadRopeParameters(FieldReader& rope, DecoderConfig& spec) {
   }
 }
 
-// The types of the layers, if the field is there.
+// Reads from `layer_types` which layers slide; empty if the field is absent.
 std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers) {
   if (!fields.Has("layer_types")) return {};
   const nlohmann::json& types = fields.At("layer_types");
@@ -83,8 +83,8 @@ std::vector<bool> ReadLayerTypes(FieldReader& fields, int layers) {
   return slides;
 }
 
-// `sliding_window`, 4096 if it is absent and none if it is null, and which layers slide: `layer_types` if it
-// is there, else slides(layer).
+// Reads `sliding_window`: 4096 if it is absent, none if it is null. Reads which layers slide from
+// `layer_types`; if that is absent, slides(layer) says so.
 void ReadSlidingLayers(FieldReader& fields, DecoderConfig& spec, absl::FunctionRef<bool(int layer)> slides) {
   spec.sliding_window = fields.IsAbsent("sliding_window") ? 4096
                         : fields.Has("sliding_window")    ? fields.Int("sliding_window", 1)
@@ -122,7 +122,7 @@ void ReadQwen(FieldReader& fields, DecoderConfig& spec) {
   RequireValue(fields, "hidden_act", "silu");
   ReadSizes(fields, spec);
   ReadRope(fields, spec);
-  // The window is often given and not used.
+  // Configs often give the window without using it.
   if (!fields.Bool("use_sliding_window", false)) return;
   const int first = fields.Has("max_window_layers") ? fields.Int("max_window_layers", 0) : 28;
   ReadSlidingLayers(fields, spec, [first](int layer) { return layer >= first; });
@@ -136,7 +136,7 @@ void ReadQwen2(FieldReader& fields, DecoderConfig& spec) {
 void ReadQwen3(FieldReader& fields, DecoderConfig& spec) {
   RefuseTrue(fields, "attention_bias", "a bias on the attention's output is not supported");
   ReadQwen(fields, spec);
-  if (!fields.Has("head_dim")) spec.head_dim = 128;  // in transformers, whatever the hidden size
+  if (!fields.Has("head_dim")) spec.head_dim = 128;  // transformers' default, whatever the hidden size
   spec.qk_norm = true;
 }
 
@@ -151,7 +151,7 @@ void ReadGemma(FieldReader& fields, DecoderConfig& spec) {
   spec.output_norms = true;
   spec.embedding_scale = std::sqrt(static_cast<double>(spec.hidden_size));
   spec.query_scale = 1 / std::sqrt(fields.Positive("query_pre_attn_scalar"));
-  if (!fields.Has("head_dim")) spec.head_dim = 256;  // in transformers, whatever the hidden size
+  if (!fields.Has("head_dim")) spec.head_dim = 256;  // transformers' default, whatever the hidden size
 }
 
 // `otherwise` if the field is absent; null means none.

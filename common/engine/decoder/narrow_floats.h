@@ -1,5 +1,5 @@
-// Formats of 16 and 8 bits that weights, operands and the cache are stored in, as their bits. Host and device
-// convert by the same source.
+// The 16-bit and 8-bit formats in which weights, operands and the KV cache are stored, as bit patterns. Host
+// and device convert with the same source.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ OUTRIDER_HD inline uint16_t ToBFloat16(float value) {
 OUTRIDER_HD inline float FromFloat8(uint8_t value) {
   const uint32_t sign = static_cast<uint32_t>(value & 0x80) << 24;
   const uint32_t rest = static_cast<uint32_t>(value & 0x7f) << 20;
-  // The exponent's bias differs by 120; right for subnormals too.
+  // The exponents' biases differ by 120. Scaling by a power of two is right for subnormals too.
   const float magnitude =
       (value & 0x7f) == 0x7f ? team::FloatOf(0x7fc00000u) : team::FloatOf(rest) * 0x1p120f;
   return team::FloatOf(team::BitsOf(magnitude) | sign);

@@ -39,7 +39,7 @@ int Bits(FieldReader& fields, const char* name, std::initializer_list<int> suppo
   return bits;
 }
 
-// The columns that share a scale; 0 for all of them, which is written as -1.
+// The number of columns that share a scale; 0 for all columns, which the file writes as -1.
 int GroupSize(FieldReader& fields) {
   const int size = fields.Int("group_size", -1);
   if (size == 0) fields.Fail("group_size", "is 0");

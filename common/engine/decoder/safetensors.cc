@@ -152,8 +152,8 @@ absl::Status SafeTensors::AddHeader(size_t file) {
     }
     if (tensors_.contains(name)) return bad("it is in another file, too");
     absl::string_view data(data_begin + begin, end - begin);
-    // TensorView promises alignment, which the format recommends but does not guarantee. Memory for a string
-    // is aligned to 8 bytes and more.
+    // TensorView promises alignment, which the format recommends but does not guarantee. The memory of a
+    // string is aligned to at least 8 bytes.
     if (element_bytes != 0 && reinterpret_cast<uintptr_t>(data.data()) % element_bytes != 0) {
       data = copies_.emplace_back(data);
     }

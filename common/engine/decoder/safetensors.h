@@ -35,15 +35,15 @@ class SafeTensors final : public TensorSource {
   // ascending from 0 without gap or overlap), or an index that disagrees with its files.
   static absl::StatusOr<SafeTensors> Open(const std::string& model_dir);
 
-  // Null if there is none. Valid while the source lives. "model.x" also finds "x", its name in the checkpoint
-  // of a model without its head.
+  // Null if there is none. Valid while the source lives. "model.x" also finds "x", the tensor's name in a
+  // checkpoint of the model without its head.
   const Stored* Find(absl::string_view name) const;
   using TensorSource::Get;
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   // The data of a tensor of a type that TensorView lacks. Errors are those of Get.
   absl::StatusOr<absl::string_view> GetBytes(absl::string_view name, absl::string_view type,
                                              absl::Span<const int64_t> shape) const;
-  // INVALID_ARGUMENT, naming the file and the tensor.
+  // Returns INVALID_ARGUMENT, naming the file and the tensor.
   absl::Status Refuse(absl::string_view name, absl::string_view why) const;
 
   // HashTensors of all tensors. Reads everything.
@@ -52,9 +52,9 @@ class SafeTensors final : public TensorSource {
  private:
   absl::Status AddFile(const std::string& path);
   absl::Status AddHeader(size_t file);
-  // The file, or if there are several their folder.
+  // The path of the file, or of the folder if it has several files.
   const std::string& Where() const { return files_.size() == 1 ? files_[0].path() : dir_; }
-  // Errors are those of Get but for the element type.
+  // Errors are those of Get, except for the element type.
   absl::StatusOr<const Stored*> FindWithShape(absl::string_view name, absl::Span<const int64_t> shape) const;
 
   std::string dir_;

@@ -45,7 +45,7 @@ inline float FromFloat16(uint16_t value) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(magnitude) | sign);
 }
 
-// Rounds to nearest even, beyond the format's range to infinity. The value is a number.
+// Rounds to nearest even, and to infinity beyond the format's range. The value must not be NaN.
 inline uint16_t ToFloat16(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t rest = std::bit_cast<uint32_t>(std::bit_cast<float>(bits & 0x7fffffff) * 0x1p-112f);
@@ -95,24 +95,24 @@ class TensorSource {
   // cannot be read.
   virtual absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const = 0;
 
-  // Checks for such a tensor without making it: returns what Get would find wrong with its shape and type.
+  // Returns the errors of Get that concern the tensor's name, shape or type, without making the tensor.
   virtual absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const {
     return Get(name, shape).status();
   }
 
-  // The blocks that the matrix lies in; nullopt if it lies in none, or something is wrong with it.
+  // The format of the matrix's blocks; nullopt if it is not stored in blocks, or is invalid.
   virtual std::optional<BlockFormat> BlocksOf(absl::string_view /*name*/,
                                               absl::Span<const int64_t> /*shape*/) const {
     return std::nullopt;
   }
-  // The same matrix as Get, if BlocksOf has a format for it. Errors are those of Get.
+  // Gives access to Get's matrix by blocks. BlocksOf must have a format for it. Errors are those of Get.
   virtual absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
                                                 absl::Span<const int64_t> shape) const {
     return Get(name, shape).status();
   }
 
-  // Get for many tensors in a row: stores an error in `status`, and does nothing if there is one
-  // already.
+  // Get, for a caller that gets many tensors: stores an error in `status`, and does nothing if `status`
+  // already has one.
   TensorView Get(absl::string_view name, absl::Span<const int64_t> shape, absl::Status& status) const {
     if (!status.ok()) return {};
     absl::StatusOr<TensorView> view = Get(name, shape);

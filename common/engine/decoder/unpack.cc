@@ -14,7 +14,7 @@ float LevelAt(uint32_t word, int64_t i) {
   return static_cast<float>((word >> (static_cast<int>(i) * kBits)) & ((1u << kBits) - 1));
 }
 
-// The first `count` levels of a word; most words are full, and the compiler knows how many levels that is.
+// Writes the first `count` levels of a word. Most words are full, and their loop has a constant length.
 template <int kBits>
 void WriteLevels(uint32_t word, int64_t count, float* to) {
   constexpr int64_t kInWord = 32 / kBits;
@@ -36,7 +36,7 @@ void AlongRows(const uint32_t* words, int64_t rows, int64_t columns, float* to) 
 
 template <int kBits>
 void AlongColumns(const uint32_t* words, int64_t rows, int64_t columns, float* to) {
-  // Enough rows at once that the words read together fill a cache line.
+  // Reads this many rows at a time, so that the words read together fill a cache line.
   constexpr int64_t kRows = 16;
   for (int64_t top = 0; top < rows; top += kRows) {
     const uint32_t* line = words;
@@ -72,7 +72,7 @@ void LevelsAlongColumns(const uint32_t* words, int64_t rows, int64_t columns, in
 }
 
 void LevelsOfAwq(const uint32_t* words, int64_t rows, int64_t columns, float* to) {
-  // A few words of a few lines at once, so that neither reads nor writes are spread too far.
+  // Works on a few words of a few columns at a time, so that neither reads nor writes are spread too far.
   constexpr int64_t kWords = 4, kColumns = 16;
   const int64_t line_words = rows / kAwqLevels;
   for (int64_t begin = 0; begin < line_words; begin += kWords) {
@@ -105,7 +105,7 @@ void ScaleLevels(const Scaling& scaling, int64_t rows, int64_t columns, float* l
   const std::vector<int32_t>& group_of = scaling.group_of;
   const float* scales = scaling.scales.data();
   const float* zero_points = scaling.zero_points.empty() ? nullptr : scaling.zero_points.data();
-  std::vector<size_t> ends;  // of columns in a row that share a group
+  std::vector<size_t> ends;  // of runs of columns that share a group
   for (size_t i = 1; i <= group_of.size(); ++i) {
     if (i == group_of.size() || group_of[i] != group_of[i - 1]) ends.push_back(i);
   }

@@ -22,7 +22,7 @@ using Shape = std::vector<int64_t>;
 
 int64_t Ceil(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
-// Unpacks the weights [rows, columns] of one module. The first error stays.
+// Unpacks the weights [rows, columns] of one module. Keeps the first error.
 class Unpacker {
  public:
   Unpacker(const SafeTensors& stored, absl::string_view module, int64_t rows, int64_t columns)
@@ -87,11 +87,11 @@ class Unpacker {
   }
 
  private:
-  // How levels become those of a block.
+  // How the levels of a format become those of blocks.
   struct Levels {
     bool integers = true;
     int bits = 4;
-    float zero = 0;  // which a level of a block lacks: it has a sign if it has 8 bits
+    float zero = 0;  // subtracted from each level, which makes levels of 8 bits signed
   };
   static Levels LevelsOf(const CompressedTensors& format) {
     return {!format.floats, format.bits, format.packed && format.bits == 8 ? 128.0f : 0.0f};
@@ -130,7 +130,7 @@ class Unpacker {
     if (format.zero_points) {
       scaling_.zero_points = format.packed ? PackedZeroPoints(format) : ZeroPoints(format);
     } else if (format.packed) {
-      // Packed levels are never negative.
+      // Packed levels are unsigned, so symmetric ones have a zero point in the middle.
       scaling_.zero_points.assign(scaling_.scales.size(), static_cast<float>(1 << (format.bits - 1)));
     }
   }
@@ -144,7 +144,7 @@ class Unpacker {
     if (!status_.ok()) return;
     std::vector<uint32_t> zeros(stored_zeros, stored_zeros + groups * zero_words);
     if (format.less_one) {
-      // To whole words, since that is how it was subtracted: a zero point of 0 borrows from its neighbour.
+      // Add the 1 to whole words, as it was subtracted: a zero point of 0 borrows from its neighbour.
       for (uint32_t& word : zeros) word += format.bits == 4 ? 0x11111111u : 0x01010101u;
     }
     std::vector<float> zero_points(static_cast<size_t>(groups * rows_));
@@ -161,7 +161,7 @@ class Unpacker {
     LevelsOfAwq(zeros, rows_, groups, scaling_.zero_points.data());
   }
 
-  // Empty after an error.
+  // Returns the bytes of the tensor that holds the levels; empty after an error.
   absl::string_view StoredLevels(const CompressedTensors& format) {
     if (!format.packed) return Bytes("weight", LevelType(format), {rows_, columns_});
     CheckShape();
@@ -190,7 +190,7 @@ class Unpacker {
     if (status_.ok()) status_ = stored_.Refuse(Name(suffix), absl::StrCat(why...));
   }
 
-  // Data of a tensor beside the weight; empty after an error.
+  // The data of a tensor of this module; empty after an error.
   absl::string_view Bytes(absl::string_view suffix, absl::string_view type, const Shape& shape) {
     if (!status_.ok()) return {};
     const absl::StatusOr<absl::string_view> bytes = stored_.GetBytes(Name(suffix), type, shape);
@@ -240,8 +240,8 @@ class Unpacker {
         absl::StrCat("cannot allocate ", size * sizeof(float), " bytes to unpack ", module_));
   }
 
-  // Groups of `size` columns each, in order; 0: one. They must divide the columns, unless no tensor is named
-  // to blame.
+  // Makes groups of `size` columns each, in order; 0: one group. Unless `suffix` is empty, the groups must
+  // divide the columns; the error names the tensor with that suffix.
   void MakeGroups(int64_t size, absl::string_view suffix) {
     if (!status_.ok()) return;
     if (size == 0) size = columns_;
@@ -254,7 +254,7 @@ class Unpacker {
     }
   }
 
-  // The group of each column, as it is stored.
+  // Reads the group of each column from the checkpoint.
   void ReadOrder() {
     const uint32_t* const order = Words("g_idx", {columns_});
     for (int64_t column = 0; order != nullptr && column < columns_; ++column) {
@@ -267,7 +267,7 @@ class Unpacker {
     }
   }
 
-  // How compressed-tensors stores one number for each row, or for all of them, differs by version.
+  // Versions of compressed-tensors store one number per row, or one for all rows, in different shapes.
   Shape ShapeOf(const CompressedTensors& format, absl::string_view suffix) const {
     const Shape usual = format.one_scale ? Shape{1} : Shape{rows_, scaling_.groups};
     const Shape bare = format.one_scale ? Shape{} : Shape{rows_};
@@ -304,7 +304,7 @@ class Unpacker {
   Scaling scaling_;
 };
 
-// What `packed` gives for the format of a packed matrix, else what `plain` gives.
+// Returns what `packed` gives for the format of a packed matrix, else what `plain` gives.
 template <class Packed, class Plain>
 auto ForFormat(const SafeTensors& stored, const Quantization& quantization, absl::string_view name,
                absl::Span<const int64_t> shape, Packed packed, Plain plain) {

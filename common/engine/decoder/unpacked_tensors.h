@@ -13,8 +13,8 @@
 
 namespace outrider {
 
-// Unpacks a matrix when it is requested. Scale times integer is exact in float32, unless the scale itself is
-// float32; then it is rounded once. The memory belongs to the view. Thread-safe.
+// Unpacks a matrix when it is requested. Scale times level is exact in float32, unless the scale itself is
+// float32; the product is then rounded once. The memory belongs to the view. Thread-safe.
 class UnpackedTensors final : public TensorSource {
  public:
   // `stored` must outlive it.
@@ -28,8 +28,8 @@ class UnpackedTensors final : public TensorSource {
   // exist). RESOURCE_EXHAUSTED if there is not enough memory.
   absl::StatusOr<TensorView> Get(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::Status Check(absl::string_view name, absl::Span<const int64_t> shape) const override;
-  // Levels that are integers, where no block has columns of two groups. All levels of the matrix are in
-  // memory as floats while its reader lives.
+  // Supports matrices of integer levels in which no block has columns of two groups. A reader keeps all
+  // levels of its matrix in memory, as floats.
   std::optional<BlockFormat> BlocksOf(absl::string_view name, absl::Span<const int64_t> shape) const override;
   absl::StatusOr<BlockReader> GetBlocks(absl::string_view name,
                                         absl::Span<const int64_t> shape) const override;
@@ -39,10 +39,10 @@ class UnpackedTensors final : public TensorSource {
   const Quantization quantization_;
 };
 
-// The functions below (unpack.cc) write the levels of a matrix [rows, columns], row by row, as floats. Words
-// hold 32 / bits levels of 4 or 8 bits, unsigned, the first in the lowest bits.
+// The functions below (unpack.cc) write the levels of a matrix [rows, columns], row by row, as floats. A
+// word holds 32 / bits unsigned levels of 4 or 8 bits, the first in the lowest bits.
 
-// A byte each. `LevelsOfFloat8` reads E4M3, which may be NaN.
+// Each byte is a level. `LevelsOfFloat8` reads E4M3, which may be NaN.
 void LevelsOfInt8(absl::string_view bytes, float* to);
 void LevelsOfFloat8(absl::string_view bytes, float* to);
 // Words lie along rows: [rows, ceil(columns * bits / 32)]. The layout of compressed-tensors' levels and
@@ -51,7 +51,7 @@ void LevelsAlongRows(const uint32_t* words, int64_t rows, int64_t columns, int b
 // Words lie along columns of the transposed matrix: [ceil(columns * bits / 32), rows]. The layout of GPTQ's
 // levels.
 void LevelsAlongColumns(const uint32_t* words, int64_t rows, int64_t columns, int bits, float* to);
-// AWQ's: words [columns, rows / 8] hold eight rows of a column, 0, 2, 4, 6, 1, 3, 5 and 7, in 4 bits each.
+// AWQ's layout, [columns, rows / 8]: a word has eight rows of a column, in the order 0, 2, 4, 6, 1, 3, 5, 7.
 void LevelsOfAwq(const uint32_t* words, int64_t rows, int64_t columns, float* to);
 
 // The matrix [rows, columns] transposed; nothing if it is empty.

@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight. Sums in a fixed order, in as many parts as a vector has.
+// y = x / sqrt(mean(x^2) + epsilon) * weight. Sums in a fixed order, in 16 parts for vector instructions.
 void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, float* y) {
   constexpr size_t kParts = 16;
   const size_t n = weight.size(), whole = n / kParts * kParts;
@@ -38,7 +38,7 @@ absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states, in
     for (float& logit : few_) logit = cap * std::tanh(logit / cap);
   }
   if (own_.tokens.empty()) return LogitsView{few_.data(), rows, own_.vocab};
-  // Fill whole rows again: controls have overwritten the last ones.
+  // Fill whole rows again: controls have overwritten the previous ones.
   all_.resize(count * vocab);
   for (size_t r = 0; r < count; ++r) {
     SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens,

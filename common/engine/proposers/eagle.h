@@ -55,17 +55,17 @@ class DraftHead {
   std::vector<float> few_, all_;
 };
 
-// What EAGLE-3 has besides EAGLE's parts. Norms are RMS norms' weights, [hidden].
+// The parts that only EAGLE-3 has. The norms are weights of RMS norms, [hidden].
 struct Eagle3Parts {
   std::vector<int> taps;  // after how many layers the target's residual streams are fused
   std::vector<float> embedding_norm, state_norm, head_norm;
   float epsilon = 0;
-  bool norm_before_residual = false;  // the row of x_s is norm(f_(s-1)), as speculators has it
+  bool norm_before_residual = false;  // the row of x_s is norm(f_(s-1)), as in speculators
 };
 
 struct EagleParts {
   Model& target;                 // must outlive the proposer
-  std::unique_ptr<Model> layer;  // without outer norms; its pool has the target's blocks
+  std::unique_ptr<Model> layer;  // without outer norms; its pool has as many blocks as the target's
   DraftHead head;
   std::unique_ptr<Matrix> fuse;  // fc: [hidden, 2 hidden]; of EAGLE-3 [hidden, taps * hidden]
   std::vector<float> fuse_bias;  // [hidden]; empty: none
@@ -94,7 +94,7 @@ class Eagle final : public Proposer {
  private:
   // The target's f of the token in a slot.
   float* StateOf(absl::Span<const BlockId> blocks, int slot) const;
-  // The tokens from the first one without a row on.
+  // The sequence's tokens, from the first one that has no row of the layer yet.
   SequenceRows MissingRows(const Drafting& drafting) const;
   // Computes the missing rows except the last one.
   absl::Status CatchUp(Drafting& drafting);
@@ -112,7 +112,7 @@ class Eagle final : public Proposer {
   void MakeRowsOfEagle3(const Eagle3Parts& eagle3);
 
   EagleParts parts_;
-  std::vector<TokenId> tokens_;  // of the next batch, and the states before them, [rows, hidden]
+  std::vector<TokenId> tokens_;  // the next batch's; states_ has the state before each, [rows, hidden]
   std::vector<float> states_;
   std::vector<float> embedded_;  // [rows, hidden]
   std::vector<float> inputs_;    // inputs of fc: [rows, columns of fc]

@@ -39,7 +39,7 @@ inline int ReadInner(FieldReader& fields) {
   return inner;
 }
 
-// Checks that the sizes that the config has are the target's.
+// Checks that the config's sizes, where it has them, are the target's.
 inline void CheckSizes(FieldReader& fields, const DecoderConfig& target) {
   const std::pair<const char*, int> sizes[] = {{"hidden_size", target.hidden_size},
                                                {"target_hidden_size", target.hidden_size},
@@ -74,7 +74,7 @@ class HeadWeights {
     const TensorView view = tensors_.Get(name, shape, status_);
     return status_.ok() ? AllElements(view) : std::vector<float>();
   }
-  // The ids i + offset[i] of int64 offsets [count]; they must ascend below `vocab`.
+  // Reads int64 offsets [count]. Returns the ids i + offset[i], which must ascend within [0, vocab).
   std::vector<TokenId> Ids(const std::string& name, int64_t count, int vocab) {
     if (!status_.ok()) return {};
     const absl::StatusOr<absl::string_view> bytes = tensors_.GetBytes(name, "I64", {count});
@@ -123,23 +123,23 @@ class HeadWeights {
 // EAGLE and EAGLE-3 (eagle.h) are loaded from published layouts (load_eagle.cc).
 //
 // The layout of the authors' releases (github.com/SafeAILab/EAGLE: eagle/model/cnets1.py, cnets.py) is also
-// ours: the config of a Llama with one layer, and the tensors
+// Outrider's own: the config of a Llama with one layer, and the tensors
 //
-//   EAGLE    fc.weight [hidden, 2 hidden], fc.bias where there is one, layers.0.* without input_layernorm
+//   EAGLE    fc.weight [hidden, 2 hidden], fc.bias if there is one, layers.0.* without input_layernorm
 //   EAGLE-3  fc.weight [hidden, 3 hidden], midlayer.* with hidden_norm, and projections to queries, keys and
 //            values of 2 hidden columns; norm.weight
 //   both     lm_head.weight [draft_vocab_size, hidden], d2t [draft_vocab_size]: see ReadHead; t2d, which says
 //            the same as d2t, and copies of the target's embedding are not read
 //
-// Config fields besides a Llama's: draft_vocab_size, norm_before_residual; in ours also eagle_version, 1 or
-// 3, and feature_layers, which others call eagle_aux_hidden_state_layer_ids.
+// Config fields besides a Llama's: draft_vocab_size, norm_before_residual; in Outrider's own also
+// eagle_version, 1 or 3, and feature_layers, which others call eagle_aux_hidden_state_layer_ids.
 //
 // The layout of "speculators" (github.com/vllm-project/speculators: src/speculators/models/eagle.py,
 // eagle3.py, and vLLM's vllm/model_executor/models/llama_eagle.py, llama_eagle3.py) has the Llama's fields in
 // transformer_layer_config, speculators_model_type "eagle" or "eagle3", and other names:
 //
-//   eagle    fusion_fc.weight, with fusion_bias fusion_fc.bias; transformer.*
-//   eagle3   layers.0.* for midlayer.*
+//   eagle    fusion_fc.weight; fusion_fc.bias if fusion_bias is true; transformer.*
+//   eagle3   layers.0.* in place of midlayer.*
 
 // Reads the layer as a decoder. INVALID_ARGUMENT, naming file and field.
 absl::StatusOr<DecoderConfig> ReadEagleConfig(FieldReader& fields, const DecoderConfig& target);

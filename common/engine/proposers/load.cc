@@ -26,7 +26,7 @@ Loaded LoadLayerSkip(const HeadFolder& folder) {
   return std::make_unique<LayerSkip>(folder.target.model, layers);
 }
 
-// FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then its output, unless that is the
+// FasterDecoding's names: head i has residual blocks i.0, i.1, ..., and then its output, unless it uses the
 // target's. Some releases prefix all names with "medusa_head.".
 Loaded LoadMedusa(const HeadFolder& folder) {
   const int count = folder.fields.Int("medusa_num_heads", 1, kMaxHeads);
@@ -81,7 +81,7 @@ Loaded LoadLookAhead(const HeadFolder& folder) {
   return std::make_unique<LookAhead>(folder.target.model, folder.hidden(), std::move(embeddings));
 }
 
-// The kind that the config names or, in the releases of others, which have no such field, implies.
+// The kind that the config names. Releases of others do not name one: their other fields imply it.
 std::optional<ProposerKind> KindOf(FieldReader& fields, const nlohmann::json& config) {
   if (fields.Has("proposer")) return ProposerFromName(fields.String("proposer", ""));
   if (fields.Has("speculators_model_type")) {

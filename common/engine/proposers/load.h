@@ -1,10 +1,10 @@
-// Loads proposers on a target itself.
+// Loads the proposers that run on the target itself.
 //
 // A folder has config.json, and model.safetensors where there are weights. The field `proposer` of
 // config.json names the kind, and `target_weights_hash` the weights that it was trained for
-// (SafeTensors::Hash, 16 hexadecimal digits). Further fields by kind:
+// (Checkpoint::Hash, 16 hexadecimal digits). Further fields by kind:
 //
-//   medusa      medusa_num_heads, medusa_num_layers: of residual blocks in a head
+//   medusa      medusa_num_heads; medusa_num_layers: residual blocks per head
 //   blockwise   num_heads, intermediate_size
 //   eagle       those of a Llama with one layer; draft_vocab_size: how many tokens it drafts from
 //               (head_folder.h)

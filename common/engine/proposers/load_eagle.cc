@@ -33,9 +33,9 @@ class EagleTensors final : public TensorSource {
   const TensorSource& target_;
 };
 
-// The head. The releases of EAGLE-3 draft from a part of the vocabulary (Li et al. 2025, arXiv 2503.01840):
-// token i of "lm_head.weight" is the target's token i + d2t[i]. If they omit the matrix, its rows are those
-// of the target's head.
+// Reads the head. The releases of EAGLE-3 draft from a part of the vocabulary (Li et al. 2025, arXiv
+// 2503.01840): token i of "lm_head.weight" is the target's token i + d2t[i]. If they omit the matrix, its
+// rows are those of the target's head.
 DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   const int vocab = folder.vocab();
   const DecoderConfig& decoder = folder.target.decoder;
@@ -56,8 +56,8 @@ DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
   return DraftHead(std::move(head));
 }
 
-// After how many of the target's layers EAGLE-3 reads its residual stream, in ascending order. Without a
-// field in the config, these are those of the authors' code (eagle/model/modeling_llama_kv.py in
+// Reads the numbers of layers after which EAGLE-3 uses the target's residual stream, in ascending order. If
+// the config has no field for them, they are those of the authors' code (eagle/model/modeling_llama_kv.py in
 // github.com/SafeAILab/EAGLE).
 std::vector<int> ReadTaps(FieldReader& fields, int layers) {
   const char* const own = "feature_layers";
@@ -125,7 +125,7 @@ absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig
   spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
   spec.kv_heads =
       fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
-  OUTRIDER_TRY(fields.status());  // before it divides
+  OUTRIDER_TRY(fields.status());  // before dividing by spec.heads
   spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2, 1 << 12) : spec.hidden_size / spec.heads;
   spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");

@@ -15,9 +15,9 @@
 
 namespace outrider {
 
-// A proposal in progress. The sequence's committed tokens end with the verdict's token, the first one not
-// computed. The drawn nodes follow, except those of the last level if nothing follows them. The sequence's
-// blocks have room for the slots that the proposer asked for.
+// A proposal in progress. The sequence's committed tokens end with the verdict's token, which is the first
+// token that is not computed. The drawn nodes follow, except those of the last level if the proposal ends
+// there. The sequence's blocks have room for the slots that the proposer asked for.
 struct Drafting {
   SequenceState* sequence = nullptr;
   ProposalRequest request;
@@ -43,26 +43,26 @@ class Proposer {
 
   virtual ProposerKind kind() const = 0;
   // The longest path that it can propose, in tokens.
-  virtual int max_tokens() const { return 1 << 10; }  // more than anybody asks for
+  virtual int max_tokens() const { return 1 << 10; }  // more than any request asks for
   // How many slots a proposal of `nodes` nodes and this depth, K, writes after the computed tokens.
   virtual int SlotsFor(int nodes, int depth) const = 0;
 
   // How many hidden states it needs from a forward pass with `rows` rows of a sequence, `logit_rows` of them
   // with logits.
   virtual int HiddenRows(int /*rows*/, int /*logit_rows*/) const { return 0; }
-  // After how many layers it also needs the residual stream of these rows (PassOptions::taps). At most one of
-  // a target's proposers has taps.
+  // The numbers of layers after which it also needs the residual stream of these rows (PassOptions::taps).
+  // At most one of a target's proposers has taps.
   virtual absl::Span<const int> taps() const { return {}; }
   // Receives these hidden states, of slots `first_slot` and up, before any of the slots is accepted or
   // dropped.
   virtual void OnHidden(const SequenceState& /*sequence*/, int /*first_slot*/, const HiddenView& /*hidden*/) {
   }
 
-  // The logits of the last level's nodes of all draftings, in order, none of which is done. Valid until the
-  // next call; the caller may overwrite them. Levels count from 0. Errors are those of Model::Forward.
+  // The logits of the last level's nodes of all draftings, in order. No drafting is done yet. Valid until
+  // the next call; the caller may overwrite them. Levels count from 0. Errors are those of Model::Forward.
   virtual absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) = 0;
 
-  // Repeat what the target's cache does.
+  // Called for each copy and move in the target's cache.
   virtual void CopyBlock(BlockId /*from*/, BlockId /*to*/) {}
   virtual void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) {}
 };

@@ -18,7 +18,7 @@ int BudgetToTake(const TreeGrowth& growth) {
   return growth.controls.greedy() && budget != nullptr ? budget->nodes : 0;
 }
 
-// How likely the paths to the last `parents` nodes stand or, at level 0, that to the last committed token.
+// The chances that the paths to the last `parents` nodes stand; at level 0, 1 for the last committed token.
 std::vector<double> StandsOfLevel(int level, std::span<const ProposalNode> proposal, int parents) {
   if (level == 0) return {1.0};
   std::vector<double> stands;

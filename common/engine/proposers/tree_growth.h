@@ -25,8 +25,8 @@ struct TreeGrowth {
 // keeps all computed nodes, in its own order.
 absl::StatusOr<int> DrawLevel(const TreeGrowth& growth, SequenceState& sequence, const LogitsView& rows);
 
-// Appends those of the last `drawn` nodes of the proposal that are to have children to the sequence's tokens,
-// to be computed. Returns how many: 0 if the tree is complete.
+// Appends the last `drawn` nodes of the proposal to the sequence's tokens, to be computed; if a budget's
+// tokens are taken, only the nodes to expand. Returns how many it appended: 0 if the tree is complete.
 int AppendLevel(const TreeGrowth& growth, SequenceState& sequence, int drawn);
 
 }  // namespace outrider

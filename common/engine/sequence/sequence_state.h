@@ -26,8 +26,8 @@
 
 namespace outrider {
 
-// Read by samplers and the step, which also append tokens; SequenceStore starts and ends its work. The tokens
-// are the committed ones, followed by those of this round's proposal: a chain or a tree. Not thread-safe.
+// Samplers and the step read it and append tokens; SequenceStore starts and ends its work. The tokens are
+// the committed ones, followed by those of this round's proposal: a chain or a tree. Not thread-safe.
 class SequenceState {
  public:
   SequenceState(const SequenceId& id, BlockPool* pool, int block_size) : id_(id), cache_(pool, block_size) {}
@@ -75,15 +75,15 @@ class SequenceState {
   int logit_rows() const { return logit_rows_; }
   void set_logit_rows(int rows) { logit_rows_ = rows; }
 
-  // For how many of the first tokens the proposer has cached its own data, besides the keys and values.
+  // The number of leading tokens for which the proposer has cached data of its own, besides keys and values.
   int proposer_computed() const { return proposer_computed_; }
   void set_proposer_computed(int tokens) { proposer_computed_ = tokens; }
 
   // Whether its tokens are only assumed to be committed.
   bool branch() const { return branch_; }
 
-  // Commits the token that ProposeWork::draw_next asks for: it is to be computed, and the proposal follows
-  // it.
+  // Commits the token that ProposeWork::draw_next asks for. The token is still to be computed, and the
+  // proposal follows it.
   void CommitNext(TokenId next) {
     Append(next);
     committed_ = cache_.size();
@@ -130,10 +130,10 @@ class SequenceState {
   bool active_ = false;
   bool started_ = false;
   absl::Time started_at_;       // when the first forward pass began
-  absl::Time step_started_at_;  // and the last
+  absl::Time step_started_at_;  // when the last one began
 
   // The store's own.
-  uint64_t arrival_ = 0;               // sequence number, in order of arrival; of a branch, its origin's
+  uint64_t arrival_ = 0;               // serial number in order of arrival; a forked branch has its origin's
   absl::Time idle_since_;              // valid unless active
   PrefixIndex::Cursor prefix_cursor_;  // its blocks in the prefix index
   uint64_t params_hash_ = 0;

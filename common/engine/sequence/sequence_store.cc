@@ -148,7 +148,7 @@ absl::Status SequenceStore::Reconcile(SequenceState& entry, const WorkItem& item
   OUTRIDER_TRY(CheckLimits(item, limits_));
   const bool kept = entry.params_ != nullptr && KeepsHiddenStates(*entry.params_);
   OUTRIDER_TRY(UpdateParams(entry, item));
-  // What was computed lacks what the new proposer needs, or the other way round.
+  // The computed blocks lack the hidden states that the new proposer needs, or hold some that it does not.
   if (KeepsHiddenStates(*entry.params_) != kept) entry.cache_.Reset();
   entry.proposer_computed_ = std::min(entry.proposer_computed_, static_cast<int>(item.base));
   return Compact(entry, [&] { return entry.cache_.Reconcile(item.base, item.prefix_hash, item.tokens); });
@@ -245,7 +245,7 @@ void SequenceStore::Finish(SequenceState& sequence, absl::Status status) {
     KeepPath(sequence);
   }
   sequence.proposes_ = false;
-  // Branches come and go by the thousand: what they leave behind is the next one's, and not the index's.
+  // Branches come and go by the thousand: their blocks are for the next branch, not for the prefix index.
   if (options_.prefix_cache && !sequence.branch_ && sequence.num_computed() > 0) {
     prefixes_.Insert(sequence.cache_, std::min(sequence.committed_, sequence.num_computed()),
                      sequence.prefix_cursor_, CacheSaltOf(sequence.params()));

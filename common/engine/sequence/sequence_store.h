@@ -42,10 +42,10 @@ struct SequenceStoreCounts {
 // Calls the answer of each item once, as soon as possible, unless the item is cancelled or its sequence is
 // released. Not thread-safe: the engine thread owns it.
 //
-// A sequence is a branch from an item with WorkItem::branch to one without, or to Promote. Branches take
-// neither a place nor blocks from other sequences, except blocks of the prefix cache. Others take those of
-// branches before anything else. A branch that begins as a copy of another sequence counts as equally old, so
-// that it can take over from it.
+// A sequence is a branch from an item with WorkItem::branch to one without, or to Promote. A branch takes
+// neither a place nor blocks from other sequences, except blocks of the prefix cache. Other sequences take
+// the places and blocks of branches before anything else. A branch that begins as a copy of another sequence
+// counts as equally old, so that it can take over from it.
 class SequenceStore {
  public:
   using MoveSlots = std::function<void(std::span<const BlockId> blocks, std::span<const SlotMove> moves)>;
@@ -63,7 +63,7 @@ class SequenceStore {
   // RESOURCE_EXHAUSTED, reason SEQUENCES_EXHAUSTED: no two sequences that are in use evict each other in
   // turn.
   //
-  // A new sequence that begins as a copy also has its origin's parameters if the item names the same ones.
+  // A new sequence that begins as a copy also takes over its origin's parameters if the item names the same.
   SequenceState* Admit(WorkItem item);
 
   // Frees a sequence. Its id is not accepted again, unless it is a branch's.
@@ -116,7 +116,7 @@ class SequenceStore {
   absl::StatusOr<SequenceState*> FindOrCreate(const WorkItem& item);
   // The sequence that this item's new sequence copies, or null.
   SequenceState* FindOrigin(const WorkItem& item);
-  // Checks that the origin that the first item of a sequence needs exists.
+  // Checks that the first item of a sequence has the origin and the parameters that it needs.
   static absl::Status CheckOrigin(const WorkItem& item, const SequenceState* origin);
   absl::Status MakeRoomForSequence(bool branch);
   bool Abandoned(const SequenceState& entry, absl::Time now) const {

@@ -8,7 +8,7 @@ namespace {
 // The first number of a command.
 enum Kind : int64_t { kForward = 1, kCopy = 2, kMove = 3 };
 
-// Reads numbers one after the other, and 0 after the last.
+// Reads numbers one after the other. Returns 0 after the last.
 class Reader {
  public:
   explicit Reader(absl::Span<const int64_t> numbers) : rest_(numbers) {}
@@ -23,7 +23,7 @@ class Reader {
     rest_.remove_prefix(1);
     return static_cast<T>(number);
   }
-  // A list, after its length.
+  // Reads a list, which follows its length.
   template <class T>
   std::vector<T> List() {
     const size_t count = Next<size_t>();
@@ -36,7 +36,7 @@ class Reader {
     return list;
   }
 
-  // Whether what was read was all there was.
+  // Whether exactly the given numbers have been read.
   bool fits() const { return !is_short_ && rest_.empty(); }
   bool ends() const { return is_short_ || rest_.empty(); }
 

@@ -11,8 +11,8 @@
 
 namespace outrider::libtorch {
 
-// A forward pass, moves between slots, or a copy of a block. Movable, not copyable: the batch refers to the
-// lists.
+// A forward pass, moves between slots, or a copy of a block. Movable, not copyable: the batch refers to
+// `lists`.
 struct Command {
   // INVALID_ARGUMENT if these are not the numbers of a command.
   static absl::StatusOr<Command> Decode(absl::Span<const int64_t> numbers);
@@ -22,13 +22,13 @@ struct Command {
 
   std::vector<SequenceRows> batch;          // empty unless it is a forward pass
   std::vector<std::vector<int32_t>> lists;  // tokens, blocks and parents of each sequence
-  std::vector<SlotMove> moves;              // empty unless it is moves, in a sequence with these blocks
+  std::vector<SlotMove> moves;              // empty unless it moves slots of a sequence with `blocks`
   std::vector<BlockId> blocks;
   BlockId from = 0, to = 0;  // of a copy
 };
 
 std::vector<int64_t> EncodeForward(absl::Span<const SequenceRows> batch);
-// At least one move.
+// There must be at least one move.
 std::vector<int64_t> EncodeMoves(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
 std::vector<int64_t> EncodeCopy(BlockId from, BlockId to);
 

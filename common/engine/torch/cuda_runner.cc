@@ -1,5 +1,5 @@
-// Steps on an NVIDIA GPU: a stream of their own, page-locked logits, a CUDA graph for each shape of decode
-// steps, and NCCL between ranks. All that is in liboutrider_torch_cuda.so.
+// Runs steps on an NVIDIA GPU, with a stream of their own, page-locked logits, a CUDA graph for each shape of
+// decode steps, and NCCL between ranks. Part of liboutrider_torch_cuda.so.
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,12 +21,12 @@
 namespace outrider::libtorch {
 namespace {
 
-// The maximum number of kept graphs. They share the memory for what a step computes.
+// The maximum number of graphs that are kept. They share one pool of memory for intermediate results.
 constexpr size_t kMaxGraphs = 64;
 
 void Check(ncclResult_t result) { TORCH_CHECK(result == ncclSuccess, "NCCL: ", ncclGetErrorString(result)); }
 
-// Not c10d's group for NCCL, whose headers need those of cuSPARSE and cuSOLVER.
+// Replaces c10d's group for NCCL, whose headers need those of cuSPARSE and cuSOLVER.
 class NcclRanks final : public DeviceRanks {
  public:
   NcclRanks(const ncclUniqueId& id, int rank, int size, const c10::cuda::CUDAStream& stream)
@@ -121,8 +121,8 @@ class CudaRunner final : public StepRunner {
     return graph_logits_.narrow(0, 0, step.logit_rows.size(0));
   }
 
-  // Runs the step first, so that libraries make their first allocations before the capture. Without a graph,
-  // the shape only takes longer.
+  // Runs the step first, so that libraries make their first allocations before the capture. If the capture
+  // fails, steps of this shape only take longer.
   at::Tensor RunAndCapture(const Step& step, Forward forward) {
     const at::Tensor logits = forward(step);
     if (!captures_.failure.ok()) return logits;
@@ -151,7 +151,7 @@ class CudaRunner final : public StepRunner {
     try {
       graph_logits_.narrow(0, 0, logits.size(0)).copy_(forward(captured->inputs));
     } catch (const c10::Error&) {
-      captured->graph.capture_end();  // or the stream would go on recording
+      captured->graph.capture_end();  // otherwise the stream would go on recording
       throw;
     }
     captured->graph.capture_end();
@@ -183,6 +183,6 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_torch_cud
   }
 }
 
-// Both plug-ins must agree on its type.
+// Both plug-ins must agree on the type of the function.
 static_assert(std::is_same_v<decltype(outrider_create_torch_cuda_runner),
                              outrider::libtorch::CreateCudaRunnerFunction>);

@@ -83,7 +83,7 @@ at::Tensor Decoder::Embed(const at::Tensor& tokens) const {
 at::Tensor Decoder::Logits(const at::Tensor& x) const {
   at::Tensor logits = at::linear(ToOperand(x), weights_.head).to(at::kFloat);
   if (ranks_ != nullptr && logits.size(0) > 0) {
-    // The last shares may be smaller, but gathered ones must not be.
+    // The last shares may be smaller, but Gather needs shares of equal size.
     const int64_t each = (spec_.logit_columns() + ranks_->size() - 1) / ranks_->size();
     logits = ranks_->Gather(at::constant_pad_nd(logits, {0, each - logits.size(1)}));
     if (ranks_->rank() == 0) logits = logits.narrow(1, 0, spec_.logit_columns());
@@ -144,7 +144,7 @@ at::Tensor Decoder::Attend(int layer, const at::Tensor& queries, const Step& ste
   for (const AttentionGroup& group : step.groups) {
     const int64_t sequences = group.sequences, rows = group.rows_each;
     const auto [keys, values] = cache_.Gather(layer, group.table, group.unwritten);
-    // The heads that share keys and values are further rows, so that these need not be repeated.
+    // Query heads that share keys and values become further rows, so that keys and values need no copies.
     const at::Tensor q = queries.index_select(0, group.rows)
                              .view({sequences, rows, kv_heads, sharing, dim})
                              .permute({0, 2, 3, 1, 4})

@@ -1,4 +1,4 @@
-// A decoder on tensors: its weights, its cache and its forward pass.
+// A decoder on libtorch's tensors: its weights, its cache and its forward pass.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -25,11 +25,11 @@ struct Share {
   int of = 1;
 };
 
-// In a share, qkv and gate_up have only that share's heads and columns, and the other two matrices only the
-// inputs from those.
+// In a share, the outputs of qkv and gate_up are only the share's heads and columns. The other two matrices
+// have only the inputs that come from these.
 //
-// Matrices are [outputs, inputs], of the dtype and on the device that LoadWeights was given, as are biases.
-// Norms are float32, as they are multiplied with.
+// Matrices are [outputs, inputs]. Matrices and biases have the dtype and device that LoadWeights was given.
+// Norms are float32 and hold the factors themselves (spec.norms_plus_one is applied).
 struct LayerWeights {
   at::Tensor attention_norm;  // [hidden]; undefined in the first layer unless spec.outer_norms
   at::Tensor qkv;             // queries, keys, values of all heads
@@ -57,7 +57,7 @@ struct Weights {
 // A stored tensor as one of libtorch's, without a copy.
 at::Tensor ViewOf(const TensorView& stored);
 
-// Copies a share of the weights; `share.of` divides the heads, the heads of keys, and the columns of the MLP.
+// Copies a share of the weights. `share.of` must divide the numbers of heads, KV heads and MLP columns.
 // Errors are those of the source. Throws c10::Error if there is not enough memory. `progress` may be null.
 absl::StatusOr<Weights> LoadWeights(const TensorSource& source, const DecoderConfig& spec, const Share& share,
                                     const at::TensorOptions& options,
@@ -76,15 +76,15 @@ class PagedCache {
   void Store(int layer, const at::Tensor& blocks, const at::Tensor& slots, const at::Tensor& keys,
              const at::Tensor& values);
   // The keys and the values in the blocks of a table [sequences, blocks]: [sequences, kv_heads, blocks *
-  // block_size, head_dim] each. 0 where `unwritten` [sequences, 1, blocks * block_size, 1] is true: another
-  // sequence may have left NaN there, which no mask hides.
+  // block_size, head_dim] each. They are 0 where `unwritten` [sequences, 1, blocks * block_size, 1] is true:
+  // another sequence may have left NaN there, which no mask hides.
   std::pair<at::Tensor, at::Tensor> Gather(int layer, const at::Tensor& table,
                                            const at::Tensor& unwritten) const;
 
   void CopyBlock(BlockId from, BlockId to);
-  // As Model::MoveSlots.
+  // See Model::MoveSlots.
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves);
-  // As Model::ReadSlot.
+  // See Model::ReadSlot.
   void ReadSlot(BlockId block, int slot, absl::Span<float> values) const;
 
   int blocks() const { return static_cast<int>(pool_.size(0)); }
@@ -101,9 +101,9 @@ class PagedCache {
 // Functions throw c10::Error if the device fails. Not thread-safe.
 class Decoder {
  public:
-  // `ranks` share the model and must outlive this; null: this process has all of it. `spec` describes this
-  // rank's share, except for the vocabulary. `observe` is called with the rows of each stage and may be null.
-  // With it, a step cannot be captured.
+  // `ranks` share the model and must outlive the decoder; null: this process has all of the model. `spec`
+  // describes this rank's share, except for the vocabulary. `observe` is called with the rows of each stage
+  // and may be null. With an observer, a step cannot be captured.
   Decoder(const DecoderConfig& spec, Weights weights, PagedCache cache, RankGroup* ranks,
           std::function<void(const StageOutput& output)> observe);
 
@@ -127,7 +127,7 @@ class Decoder {
     at::Tensor cosines, sines;
   };
 
-  // The rows before the first layer; a decoder without an embedding is given all of them.
+  // The residual stream before layer 0. Without an embedding, the step gives all of its rows.
   at::Tensor EmbedRows(const Step& step) const;
   Angles AnglesOf(const at::Tensor& positions, const at::Tensor& inverse_frequencies) const;
   // The residual stream after a layer. x: [rows, hidden], before it.
@@ -137,7 +137,7 @@ class Decoder {
   void Observe(absl::string_view stage, int layer, const at::Tensor& rows) const;
   // Sums the outputs of all ranks' shares of a layer.
   at::Tensor SumOverRanks(const at::Tensor& share) const { return ranks_ ? ranks_->Sum(share) : share; }
-  // In float32, over the last dimension; x itself if the weight is undefined.
+  // The RMS norm in float32 over the last dimension; x itself if the weight is undefined.
   at::Tensor Normalize(const at::Tensor& x, const at::Tensor& weight) const;
   at::Tensor ToOperand(const at::Tensor& x) const { return x.to(weights_.layers[0].qkv.scalar_type()); }
 

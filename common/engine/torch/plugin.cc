@@ -12,5 +12,5 @@ extern "C" __attribute__((visibility("default"))) void outrider_create_torch_mod
   result = outrider::libtorch::MakeTorchModel(spec, weights, cuda_device, options);
 }
 
-// Program and plug-in must agree on its type.
+// The program and the plug-in must agree on the type of the function.
 static_assert(std::is_same_v<decltype(outrider_create_torch_model), outrider::CreatePluginModelFunction>);

@@ -23,10 +23,10 @@ namespace {
 
 // How long ranks wait for each other when they start.
 constexpr auto kPatience = std::chrono::minutes(5);
-// How long they wait afterwards. A lost rank is noticed at once; one that hangs shows in the service's
+// How long they wait afterwards. A lost rank is noticed at once; a rank that hangs shows in the service's
 // health.
 constexpr auto kForever = std::chrono::hours(24 * 365);
-// Numbers that are sent together with their count; a longer list follows in a second message.
+// How many numbers are sent together with their count. The rest of a longer list follows in a second message.
 constexpr int64_t kShort = 255;
 
 absl::Status Unavailable(const ParallelOptions& options, absl::string_view why) {
@@ -66,7 +66,7 @@ c10::intrusive_ptr<c10d::ProcessGroupGloo> Meet(const ParallelOptions& options,
 
 namespace asio = boost::asio;
 
-// The first address of the host, of TCP or UDP.
+// The first address of the host, as an endpoint of TCP or UDP.
 template <class Protocol>
 typename Protocol::endpoint Resolve(asio::io_context& context, const Rendezvous& rendezvous) {
   typename Protocol::resolver resolver(context);
@@ -75,7 +75,7 @@ typename Protocol::endpoint Resolve(asio::io_context& context, const Rendezvous&
 
 }  // namespace
 
-// Waits for a message that never comes, and so for the end of the connection, which shows even between steps.
+// Waits for a message that never comes. The wait ends with the connection: a loss shows even between steps.
 class RankGroup::Watch {
  public:
   Watch(c10d::ProcessGroupGloo& gloo, int other, const ParallelOptions& options)
@@ -84,7 +84,7 @@ class RankGroup::Watch {
       try {
         work_->wait();
       } catch (const std::exception&) {
-        // As expected, sooner or later.
+        // Expected sooner or later: the wait ends this way.
       }
       if (ends_ || !options.on_lost) return;
       options.on_lost(absl::UnavailableError(absl::StrCat("rank ", other, " of ", options.size, " is gone")));

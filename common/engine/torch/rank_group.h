@@ -1,5 +1,5 @@
-// The processes that share a model: each has a share of every layer's heads and inner columns, and they add
-// up what these put out (Shoeybi et al., arXiv 1909.08053, section 3).
+// The processes that share a model. Each has a share of every layer's heads and inner columns, and they add
+// up the outputs of their shares (Shoeybi et al., arXiv 1909.08053, section 3).
 #pragma once
 
 #include <ATen/ATen.h>
@@ -15,7 +15,7 @@
 #include "common/engine/runner_options.h"
 #include "common/engine/torch/step_runner.h"
 
-// Its header costs ten seconds in each file that includes it.
+// The header of this class adds ten seconds to the compilation of each file that includes it.
 namespace c10d {
 class ProcessGroupGloo;
 }
@@ -33,10 +33,10 @@ absl::StatusOr<Rendezvous> ParseRendezvous(const std::string& text);
 
 // The functions below throw boost::system::system_error, and take the first address of the host.
 
-// A socket that listens on that address only; c10d by itself listens on every address. The caller owns it.
+// A socket that listens on this address only; c10d by itself listens on every address. The caller owns it.
 int ListenAt(const Rendezvous& rendezvous);
 
-// This machine's address on the route there, as text. Sends nothing.
+// This machine's address on the route to the rendezvous, as text. Sends nothing.
 std::string OwnAddressTowards(const Rendezvous& rendezvous);
 
 // One rank's side of the group, over Gloo of c10d, and over NCCL between GPUs. All ranks make the same calls
@@ -44,9 +44,9 @@ std::string OwnAddressTowards(const Rendezvous& rendezvous);
 // std::exception if a rank is gone. One thread.
 class RankGroup {
  public:
-  // Meets the other ranks, and waits for them for five minutes. UNAVAILABLE, naming the rendezvous, if they
+  // Meets the other ranks, waiting up to five minutes for them. UNAVAILABLE, naming the rendezvous, if they
   // do not come or rank 0 cannot listen there. From then on rank 0 watches the others and they watch rank 0:
-  // options.on_lost is called, from another thread, when one is gone. Call it inside runner.InOrder.
+  // options.on_lost is called, from another thread, when one is gone. Call Join inside runner.InOrder.
   static absl::StatusOr<std::unique_ptr<RankGroup>> Join(const ParallelOptions& options, StepRunner& runner);
 
   ~RankGroup();
@@ -60,8 +60,8 @@ class RankGroup {
 
   // The sum of the ranks' shares, float32.
   at::Tensor Sum(const at::Tensor& share);
-  // On rank 0 the shares of all ranks, which have the same shape, side by side in the last dimension. The
-  // result on other ranks is meaningless.
+  // On rank 0, the shares of all ranks, concatenated in the last dimension. All shares must have the same
+  // shape. The result on other ranks is meaningless.
   at::Tensor Gather(const at::Tensor& share);
   // The smallest of the ranks' numbers.
   int64_t Least(int64_t number);

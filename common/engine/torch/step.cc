@@ -17,7 +17,7 @@ constexpr uint64_t kMaxPadding = 4;
 using Indices = std::vector<int64_t>;
 
 // The slots of the path to the node in `slot` (SequenceRows::parents): its ancestors in order of depth, then
-// itself. They have the positions from tree_begin on. Nothing for a token before the tree.
+// itself. They have the positions from tree_begin on. Empty for a token before the tree.
 std::vector<int> PathTo(const SequenceRows& sequence, int slot) {
   std::vector<int> path;
   if (sequence.parents.empty()) return path;
@@ -72,15 +72,15 @@ at::Tensor Upload(const Indices& indices, const StepOptions& options) {
   return at::tensor(indices, at::kLong).to(options.tensors.device());
 }
 
-// -infinity where `hidden` is true, else 0; for each head that shares.
+// -infinity where `hidden` is true, else 0, repeated for each query head that shares a KV head.
 at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
   return at::zeros(hidden.sizes(), options.tensors)
       .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
       .repeat({1, 1, options.sharing, 1});
 }
 
-// Hides from the rows of a sequence, in `hidden` [1, rows, slots], the nodes of its tree that are not on
-// their paths.
+// Sets `hidden` [1, rows, slots] for the tree of a sequence: hides from each row the nodes that are not on
+// the row's path.
 void HideOtherPaths(const SequenceRows& sequence, const at::Tensor& hidden) {
   const int64_t rows = hidden.size(1), nodes = static_cast<int64_t>(sequence.parents.size());
   const at::Tensor others = at::ones({rows, nodes}, at::kBool);

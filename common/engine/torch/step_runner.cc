@@ -41,7 +41,7 @@ absl::Status Try(StepRunner& runner, absl::string_view what, absl::FunctionRef<a
     return absl::ResourceExhaustedError(message(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
     const absl::string_view why = error.what_without_backtrace();
-    // The exception of the CPU's allocator has no type of its own.
+    // The CPU allocator's exception has no type of its own.
     return absl::StrContains(why, "DefaultCPUAllocator") ? absl::ResourceExhaustedError(message(why))
                                                          : absl::InternalError(message(why));
   } catch (const std::bad_alloc& error) {

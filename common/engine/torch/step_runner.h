@@ -1,5 +1,5 @@
-// Where a decoder's steps run: on the CPU, or on a GPU by a library beside this plug-in, which calls CUDA.
-// Try is the border between libtorch, which throws, and the engine, which does not.
+// Runs a decoder's steps: on the CPU, or on a GPU through a library beside this plug-in that calls CUDA. Try
+// is the border between libtorch, which throws, and the engine, which does not.
 #pragma once
 
 #include <ATen/ATen.h>
@@ -18,7 +18,7 @@
 
 namespace outrider::libtorch {
 
-// Exchanges tensors between the devices of ranks, in their runners' order.
+// Exchanges tensors between the devices of ranks, in the order of their runners' work.
 class DeviceRanks {
  public:
   virtual ~DeviceRanks() = default;
@@ -28,7 +28,7 @@ class DeviceRanks {
   virtual at::Tensor Gather(const at::Tensor& tensor) = 0;
 };
 
-// One thread. Functions throw c10::Error if the device fails.
+// Runs steps on a device. One thread. Functions throw c10::Error if the device fails.
 class StepRunner {
  public:
   using Forward = absl::FunctionRef<at::Tensor(const Step& step)>;
@@ -36,24 +36,24 @@ class StepRunner {
   virtual ~StepRunner() = default;
 
   virtual at::Device device() const = 0;
-  // Bytes that can still be allocated there.
+  // Bytes that can still be allocated on the device.
   virtual size_t FreeMemory() const = 0;
-  // Whether steps of a shape that was seen before run faster, so that it pays to pad them (MakeDecodeStep).
+  // Whether steps of a shape that occurred before run faster, so that padding them pays (MakeDecodeStep).
   virtual bool PrefersFewShapes() const = 0;
 
-  // Connects the devices of ranks. `share` sends rank 0's bytes to the others, which receive as many. Returns
-  // null for a device whose memory is the host's.
+  // Connects the devices of ranks. `share` sends rank 0's bytes to the others, which receive the same number
+  // of bytes. Returns null for a device whose memory is the host's.
   virtual std::unique_ptr<DeviceRanks> Connect(int rank, int size,
                                                absl::FunctionRef<void(absl::Span<char>)> share) = 0;
   // Calls `work` so that its tensor operations run in this runner's order. Call the functions below inside
-  // it.
+  // `work`.
   virtual void InOrder(absl::FunctionRef<void()> work) = 0;
-  // Computes the step's logits with `forward`, the same in all calls. They are on the device, and valid until
-  // the next call.
+  // Computes the step's logits with `forward`, which is the same in all calls. The logits are on the device,
+  // and valid until the next call.
   virtual at::Tensor Compute(const Step& step, Forward forward) = 0;
-  // Logits on the host, after waiting for them. Valid until the next call.
+  // Waits for the logits and returns them on the host. Valid until the next call.
   virtual at::Tensor ToHost(const at::Tensor& logits) = 0;
-  // As Model::graph_captures.
+  // See Model::graph_captures.
   virtual GraphCaptures graph_captures() const { return {}; }
 };
 
@@ -83,7 +83,7 @@ using CreateCudaRunnerFunction = void(int device, bool high_priority,
                                       absl::StatusOr<std::unique_ptr<StepRunner>>& result);
 inline constexpr char kCreateCudaRunner[] = "outrider_create_torch_cuda_runner";
 
-// A runner for cuda:`device`, from liboutrider_torch_cuda.so, whose work goes first on the GPU or not.
+// A runner for cuda:`device`, from liboutrider_torch_cuda.so. With high_priority its work goes first.
 // FAILED_PRECONDITION if the library, or one of libtorch's, cannot be loaded, or if there is no such device.
 absl::StatusOr<std::unique_ptr<StepRunner>> LoadCudaRunner(int device, bool high_priority);
 

@@ -80,7 +80,7 @@ class TorchModel final : public Model {
                      Tensors(),          spec.embedding_columns(), spec.first_position};
     bytes_per_block_ = PagedCache::BlockBytes(spec, options.block_size, Tensors());
     if (parallel.size > 1) {
-      // Before the weights, which may take long: from here on a rank that fails is noticed.
+      // Join before loading the weights, which may take long: from here on, a rank that fails is noticed.
       ranks_ = OUTRIDER_TRY(RankGroup::Join(parallel, *runner_));
     }
     Weights weights =
@@ -105,7 +105,7 @@ class TorchModel final : public Model {
       if (ranks_ != nullptr) ranks_->Send(EncodeForward(batch));
       at::Tensor hidden;
       const at::Tensor logits = Compute(batch, pass, &hidden);
-      int64_t wanted = 0;  // a step that is padded has more
+      int64_t wanted = 0;  // a padded step has more
       for (const SequenceRows& sequence : batch) wanted += sequence.logit_rows;
       view = OnHost(runner_->ToHost(logits.narrow(0, 0, wanted)));
       if (!hidden.defined()) return absl::OkStatus();
@@ -134,7 +134,7 @@ class TorchModel final : public Model {
       return absl::OkStatus();
     });
   }
-  // Not with several ranks: the others are not sent input states.
+  // Not with several ranks: rank 0 does not send hidden states to the others.
   bool has_hidden_states() const override { return ranks_ == nullptr; }
   absl::StatusOr<LogitsView> Project(absl::Span<const float> hidden) override {
     if (!has_hidden_states()) return Model::Project(hidden);
@@ -191,7 +191,7 @@ class TorchModel final : public Model {
  private:
   // Checks that all ranks have the same model and shapes.
   absl::Status CheckAgreement(const Weights& weights, const RunnerOptions& options) {
-    // What all ranks have whole: the embedding and the norms.
+    // The hash is of weights that all ranks have whole: the embedding and the attention norms.
     uint64_t hash = 0;
     const auto add = [&hash](const at::Tensor& tensor) {
       const at::Tensor host = tensor.cpu();
@@ -211,7 +211,7 @@ class TorchModel final : public Model {
   }
 
   Step ToStep(absl::Span<const SequenceRows> batch, const PassOptions& pass) const {
-    // Passes of fewer layers have the shapes of others.
+    // A graph is found by shape alone, and passes of fewer layers have the same shapes as full ones.
     if (pass.layers == 0 && runner_->PrefersFewShapes()) {
       if (auto step = MakeDecodeStep(batch, kv_blocks_, step_options_)) {
         step->is_decode = !observed_;
@@ -257,8 +257,8 @@ class TorchModel final : public Model {
     return at::TensorOptions(bfloat16_ ? at::kBFloat16 : at::kFloat).device(runner_->device());
   }
 
-  // Null: this process has all of the model. Ends after the runner: NCCL waits for the end of the graphs that
-  // hold its operations before it ends itself.
+  // Null: this process has all of the model. Destroyed after the runner, because NCCL waits until the graphs
+  // that hold its operations are destroyed.
   std::unique_ptr<RankGroup> ranks_;
   const std::unique_ptr<StepRunner> runner_;
   const bool bfloat16_;
@@ -270,7 +270,7 @@ class TorchModel final : public Model {
   bool observed_ = false;           // by RunnerOptions::observe; no step is captured then
   at::Tensor hidden_;               // the last pass's hidden states, on the host
   absl::Status cache_status_;       // the first failure to change the cache, for Forward to report
-  std::optional<Decoder> decoder_;  // its cache has one block more, which no sequence uses
+  std::optional<Decoder> decoder_;  // its cache has one extra block, which no sequence uses
 };
 
 }  // namespace

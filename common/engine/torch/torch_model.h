@@ -13,9 +13,9 @@
 
 namespace outrider::libtorch {
 
-// Makes a model that runs the decoder of decoder.h on libtorch's threads and devices. A row's results depend
-// on the rows beside it, up to rounding: libtorch computes products differently by shape. With several ranks,
-// rank 0 sends each step to the others, which run it too, in Model::Follow.
+// Makes a model that runs the decoder of decoder.h on libtorch's threads and devices. The rounding of a row's
+// results depends on the other rows, because libtorch computes products of different shapes differently. With
+// several ranks, rank 0 sends each step to the others, which also run it, in Model::Follow.
 //
 // cuda_device is N of cuda:N, nothing for the CPU; options.threads is not 0. Waits for the other ranks, if
 // there are any. FAILED_PRECONDITION if libtorch has no such device; RESOURCE_EXHAUSTED if there is not
@@ -24,7 +24,7 @@ namespace outrider::libtorch {
 absl::StatusOr<std::unique_ptr<Model>> MakeTorchModel(const DecoderConfig& spec, const TensorSource& weights,
                                                       std::optional<int> cuda_device,
                                                       const RunnerOptions& options);
-// The same on this runner.
+// The same with this runner.
 absl::StatusOr<std::unique_ptr<Model>> MakeTorchModel(const DecoderConfig& spec, const TensorSource& weights,
                                                       std::unique_ptr<StepRunner> runner,
                                                       const RunnerOptions& options);

@@ -5,7 +5,7 @@
 namespace outrider::libtorch {
 namespace {
 
-// Counts the bytes of what it loads. After the first error, all calls do nothing.
+// Loads this rank's share of tensors and counts its bytes. After the first error, all calls do nothing.
 class Loader {
  public:
   Loader(const TensorSource& source, const DecoderConfig& spec, const Share& share,
@@ -16,18 +16,18 @@ class Loader {
     const at::Tensor read = Read(norm, Part::kWhole, options_.dtype(at::kFloat));
     return Count(read.defined() && spec_.norms_plus_one ? read + 1 : read);
   }
-  // Element i of a list that is empty where the model has no such norms.
+  // Element i of a list of norms; undefined if the list is empty because the model has no such norms.
   at::Tensor Norm(const std::vector<StoredTensor>& norms, size_t i) {
     return norms.empty() ? at::Tensor() : Norm(norms[i]);
   }
-  // This share of the rows of each part, in order; undefined if there are none.
+  // This share of the rows of each part, in order; undefined if there are no parts.
   at::Tensor Outputs(const std::vector<StoredTensor>& parts) {
     std::vector<at::Tensor> tensors;
     for (const StoredTensor& part : parts) tensors.push_back(Read(part, Part::kRows, options_));
     if (!status_.ok() || tensors.empty()) return {};
     return Count(tensors.size() == 1 ? tensors[0] : at::cat(tensors));
   }
-  // This share of the columns.
+  // This share of the matrix's columns.
   at::Tensor Inputs(const StoredTensor& matrix) { return Count(Read(matrix, Part::kColumns, options_)); }
   at::Tensor Embedding(const StoredTensor& table) { return Read(table, Part::kWhole, options_); }
   // This share of the embedding's rows, which are not copied.
@@ -35,7 +35,7 @@ class Loader {
     return Count(embedding.defined() ? Narrow(embedding, Part::kRows) : embedding);
   }
 
-  // `continues`: another model's hidden states, which are not normalised.
+  // `continues`: the layer continues another model's hidden states, which are not normalised.
   LayerWeights Layer(const LayerTensors& layer, bool continues) {
     return {.attention_norm = continues ? at::Tensor() : Norm(layer.attention_norm),
             .qkv = Outputs(layer.qkv.parts),
@@ -62,7 +62,7 @@ class Loader {
     const int64_t each = (size + share_.of - 1) / share_.of, begin = std::min(size, share_.rank * each);
     return tensor.narrow(dimension, begin, std::min(each, size - begin));
   }
-  // A copy, so that nothing that happens to the file afterwards matters.
+  // Makes a copy, so that later changes to the file have no effect.
   at::Tensor Read(const StoredTensor& tensor, Part part, const at::TensorOptions& options) {
     const TensorView view = source_.Get(tensor.name, tensor.shape, status_);
     if (!status_.ok()) return {};

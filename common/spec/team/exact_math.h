@@ -1,6 +1,6 @@
-// Elementary functions with the same bits on host and device. Weights are float32 without subnormals; no
-// operation may be approximate (no -use_fast_math). They have no branches, so that a loop over them is
-// compiled for vectors (weights.cc).
+// Elementary functions that give the same bits on host and device. Weights are float32 without subnormals; no
+// operation may be approximate (no -use_fast_math). The functions have no branches, so that a loop over them
+// is compiled for vectors (weights.cc).
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,7 @@ OUTRIDER_HD inline float Keep(bool condition, float value) {
 
 OUTRIDER_HD inline bool Finite(float value) { return (BitsOf(value) & 0x7f800000u) != 0x7f800000u; }
 
-// exp((value - max) * inverse_temperature) for value <= max, 0 where it is below the smallest normal float.
+// exp((value - max) * inverse_temperature) for value <= max; 0 if that is below the smallest normal float.
 // exp(y) = 2^k exp(r) with |r| <= log(2) / 2, and exp(r) is Cephes' expf.
 OUTRIDER_HD inline float ExpWeight(float value, float max, float inverse_temperature) {
   constexpr float kSmallest = -87.336544f;  // log of the smallest normal float, rounded towards it
@@ -67,7 +67,7 @@ OUTRIDER_HD inline float ExpWeight(float value, float max, float inverse_tempera
   return Keep(z > kSmallest, exp_y);
 }
 
-// weight * log(weight), 0 for weight 0. log(2^e m) = log(m) + e log(2) with m in [sqrt(1/2), sqrt(2)), and
+// weight * log(weight); 0 for weight 0. log(2^e m) = log(m) + e log(2) with m in [sqrt(1/2), sqrt(2)), and
 // log(m) is Cephes' logf.
 OUTRIDER_HD inline float TimesLog(float weight) {
   const int32_t shifted = static_cast<int32_t>(BitsOf(weight)) - 0x3f3504f3;
@@ -84,7 +84,7 @@ OUTRIDER_HD inline float TimesLog(float weight) {
   p = Times(p, m) + 3.3333331174e-1f;
   const float square = Times(m, m);
   const float log = (m - Times(0.5f, square) + Times(Times(p, m), square)) + Times(e, 0.693147180559945f);
-  return Times(weight, Keep(weight >= 1.17549435e-38f, log));  // from the smallest normal float on
+  return Times(weight, Keep(weight >= 1.17549435e-38f, log));  // 0 below the smallest normal float
 }
 
 }  // namespace outrider::team

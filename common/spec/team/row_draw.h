@@ -13,8 +13,8 @@
 
 namespace outrider::team {
 
-// The race of common/spec/verify.h over a row that is not a point mass. Teams of different sizes and machines
-// have the same winner unless two times agree to the last bits. Then another library's logarithm, or the
+// The race of common/spec/verify.h over a row that is not a point mass. Teams of any size, on any machine,
+// find the same winner unless two times agree to the last bits. Then another library's logarithm, or the
 // order in which the bound rules tokens out, may decide (about one in 2^50).
 template <class Team>
 OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey& key, uint64_t position) {
@@ -27,7 +27,7 @@ OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey
     const std::array<uint64_t, 4> bits =
         RandomBits(key, {position, static_cast<uint64_t>(Purpose::kGumbel), static_cast<uint64_t>(group), 0});
     for (int k = 0; k < 4; ++k) {
-      // -log(1 - u) >= u: most tokens are out of the race before their logarithm is taken.
+      // -log(1 - u) >= u rules most tokens out before their logarithm is taken.
       const double u = UnitInterval(bits[k]);
       if (weight[k] == 0 || u >= Times(best_time, weight[k])) continue;
       const double time = -::log1p(-u) / weight[k];
@@ -45,7 +45,7 @@ OUTRIDER_HD int RaceRow(Team& team, const float* weights, int n, const RandomKey
 }
 
 // TruncateTopN of common/spec/distribution.h for top_n in [1, kMaxCandidates] and below n: writes the ids,
-// ascending, and their weights, and returns how many there are. The result is to be seen by all threads.
+// ascending, and their weights, to memory that all threads see. Returns how many there are.
 template <class Team>
 OUTRIDER_HD int TruncateTopN(Team& team, const float* weights, int n, int top_n, int32_t* q_ids,
                              float* q_weights) {

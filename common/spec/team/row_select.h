@@ -1,15 +1,15 @@
-// Finds the heaviest tokens of a row without sorting it: exactly k of them, or as many as hold a share of the
-// mass. Heavier tokens first, then lower ids, as in common/spec/selection.h.
+// Finds the heaviest tokens of a row without sorting it: exactly k, or the fewest that hold a share of the
+// mass. Heavier tokens come first, then lower ids, as in common/spec/selection.h.
 //
 // Every token has a key, and all keys of a row are different: the order of the keys is the order of
-// preference. A cut tells which tokens are selected: those whose keys are not below it. Everything here is
-// counted in integers, so that no order of summation matters.
+// preference. A cut selects the tokens whose keys are not below it. All measures here are integers, so that
+// no order of summation matters.
 //
-// KeepMass of common/spec adds doubles. A token's mass here is its weight in units of 2^-44, rounded down but
-// at least 1: exact from 2^-21 on, else wrong by less than 2^-44. So the mass of a prefix of m tokens is
-// wrong by less than m 2^-44, and the prefix found differs from the one found there only where its mass, that
-// of the next shorter one, or the rounding of the doubles leaves the comparison with top_p * total open by
-// that much.
+// KeepMass of common/spec/selection.h adds doubles. A token's mass here is its weight in units of 2^-44,
+// rounded down but at least 1: exact from 2^-21 on, else wrong by less than 2^-44. The mass of a prefix of m
+// tokens is thus wrong by less than m 2^-44. The prefix found here differs from that of KeepMass only if the
+// mass of the prefix, or of the next shorter one, is that close to top_p * total, or if the rounding of the
+// doubles decides.
 #pragma once
 
 #include <cstdint>
@@ -59,10 +59,10 @@ struct CountMeasure {
   OUTRIDER_HD uint64_t operator()(uint64_t /*key*/) const { return 1; }
   template <class Team>
   OUTRIDER_HD void AddTo(Team& team, WideSum* sum, uint64_t /*key*/) const {
-    team.Count(&sum->low);  // holds kMaxVocab
+    team.Count(&sum->low);  // `low` alone holds kMaxVocab
   }
 };
-inline constexpr double kMassUnits = static_cast<double>(1ull << 44);  // of a weight of 1
+inline constexpr double kMassUnits = static_cast<double>(1ull << 44);  // the mass of a weight of 1
 struct MassMeasure {
   OUTRIDER_HD uint64_t operator()(uint64_t key) const {
     const uint64_t mass = static_cast<uint64_t>(kMassUnits * static_cast<double>(ValueOf(key)));
@@ -75,9 +75,9 @@ struct MassMeasure {
 };
 
 // The cut of the shortest prefix, in the order of preference, whose measure reaches target >= 1; kNoKey if
-// all keys together do not. The cut separates the keys keys(i), i in [0, n), and need not be one of them;
-// they may be those in the scratch memory. It is found digit by digit from the top, by a histogram of the
-// next digit among the keys that agree with the known digits.
+// all keys together do not reach it. The cut separates the keys keys(i), i in [0, n), and need not be one of
+// them. The keys may be in the scratch memory. The cut is found digit by digit from the top, by a histogram
+// of the next digit over the keys that agree with the known digits.
 template <class Team, class Keys, class Measure>
 OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Measure& measure,
                                  uint64_t target) {
@@ -123,14 +123,14 @@ OUTRIDER_HD uint64_t SelectUntil(Team& team, const Keys& keys, int n, const Meas
     team.Sync();
     cut |= static_cast<uint64_t>(bin) << shift;
     known |= static_cast<uint64_t>(kBins - 1) << shift;
-    // The target needs every token of this bin.
+    // Every token of this bin is needed to reach the target.
     if (surplus < measure(cut)) return cut;
   }
   return cut;
 }
 
-// Puts the keys of a row that are not below `floor` into scratch.candidates, in any order. Returns how many
-// there are, or -1 if there is no room for them.
+// Puts the keys of a row that are not below `floor` into scratch.candidates, in any order. Returns their
+// number, or -1 if there is no room for them.
 template <class Team, class Keys>
 OUTRIDER_HD int CollectFrom(Team& team, const Keys& keys, int n, uint64_t floor) {
   TeamScratch& scratch = team.scratch();
@@ -154,9 +154,9 @@ struct Candidates {
 
 // Collects the `wanted` heaviest tokens of a row and some more, a prefix in the order of preference.
 //
-// The largest keys that the threads of a group find, or those of the same rank in all groups, belong to
-// different tokens, so the wanted-th of them is not above the wanted-th of the row. If the tokens are in no
-// particular order, few others are above it.
+// Each thread finds the largest key of its part of the row, and the threads of one rank in all groups share a
+// part. These keys belong to different tokens, so the wanted-th largest of them is not above the wanted-th of
+// the row. If the tokens are in no particular order, few others are above it.
 template <class Team, class Keys>
 OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, int wanted) {
   uint64_t floor = kNoKey;
@@ -183,7 +183,7 @@ OUTRIDER_HD Candidates CollectCandidates(Team& team, const Keys& keys, int n, in
   return {CollectFrom(team, keys, n, floor), floor};
 }
 
-// SelectUntil over a row, which looks only at the `wanted` heaviest tokens if they suffice.
+// SelectUntil over a row. Looks only at the `wanted` heaviest tokens and some more if they suffice.
 template <class Team, class Keys, class Measure>
 OUTRIDER_HD uint64_t SelectRow(Team& team, const Keys& keys, int n, int wanted, const Measure& measure,
                                uint64_t target) {

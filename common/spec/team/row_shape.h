@@ -1,6 +1,6 @@
 // Turns a row of logits into the distribution that is sampled: the part of Controls::Apply (common/spec)
-// after the penalties and masks, with the same bits except at the boundary of top_p (row_select.h says by how
-// much).
+// after the penalties and masks. It gives the same bits except at the boundary of top_p (row_select.h says by
+// how much).
 #pragma once
 
 #include <cmath>
@@ -14,11 +14,11 @@
 
 namespace outrider::team {
 
-// The number of candidates searched first for the boundary of top_p: enough for the rows of models, few
-// enough to be collected.
+// The number of candidates in which the boundary of top_p is searched first: enough for the rows of models,
+// and few enough to be collected.
 inline constexpr int kNucleusCandidates = kMaxCandidates / 2;
 
-// Logits that become weights as they are read: 0 for keys below the cut.
+// Logits that become weights as they are read. Those whose keys are below the cut become 0.
 struct ExpRow {
   float* row;
   float max, inverse_temperature;
@@ -33,7 +33,7 @@ struct ExpRow {
   }
 };
 
-// Weights that are removed as they are read, below the cut and below a bound.
+// Weights that become 0 as they are read if their keys are below the cut or they are below the bound.
 struct CutRow {
   float* row;
   uint64_t cut;
@@ -78,7 +78,7 @@ OUTRIDER_HD uint64_t LargestFinite(Team& team, const float* logits, int n) {
   return result == kSpecial ? kNoKey : result;
 }
 
-// The cut that keeps the shortest prefix of the weights whose sum is `mass` or more; kNoKey keeps all.
+// The cut that keeps the shortest prefix of the weights whose sum is at least `mass`; kNoKey keeps all.
 template <class Team>
 OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double mass) {
   // mass <= total <= kMaxVocab; sums are whole numbers of units, so the target is rounded up.
@@ -88,7 +88,7 @@ OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double m
   return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
 }
 
-// The Row of ShapeInOrder. Tokens are removed in the next pass over the row. Collective.
+// The Row of ShapeInOrder, for a team. Removed tokens get weight 0 in the next pass over the row. Collective.
 template <class Team>
 class TeamRow {
  public:
@@ -121,7 +121,7 @@ class TeamRow {
   double total_ = 0;
 };
 
-// Shapes a row in place; `n` in [1, kMaxVocab]. Computes the entropy if `entropy`. One thread writes
+// Shapes a row in place; `n` in [1, kMaxVocab]. Computes the entropy only if `entropy`. One thread writes
 // `*shaped`.
 template <class Team>
 OUTRIDER_HD void ShapeRow(Team& team, float* row, int n, const RowControls& controls, bool entropy,

@@ -2,10 +2,10 @@
 // block kLanes partial sums, element i going to partial sum i % kLanes, added pairwise (distance 8, 4, 2, 1);
 // the sums of the blocks in order; all in double.
 //
-// A row is a source: for the indices in [begin, end), which lie in one block, source.Range(begin, end) has
-// Load(i), which reads, and Value(i, loaded), the weight at i. They are separate so that many reads are in
-// flight before the first is awaited. A sum asks for each value exactly once, so that Value may also change
-// the row there. Compile without contraction of products (-fmad=false, -ffp-contract=off).
+// A row is a source. For the indices in [begin, end), which lie in one block, source.Range(begin, end) has
+// Load(i), which reads element i, and Value(i, loaded), its weight. They are separate so that many reads are
+// in flight before the first is awaited. A sum asks for each value exactly once, so Value may also change the
+// row there. Compile without contraction of products (-fmad=false, -ffp-contract=off).
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,8 @@ struct DoubleRow {
 
 OUTRIDER_HD inline int Smaller(int a, int b) { return a < b ? a : b; }
 
-// The number of tokens that a team sums before it looks at the sums: a block for each thread, so that a
-// single thread does not go far beyond what it looks for.
+// The number of tokens that a team sums before it looks at the sums: a block for each thread, so that a small
+// team does not sum far beyond the token that it looks for.
 template <class Team>
 OUTRIDER_HD int ChunkOf(const Team& team) {
   return Smaller(kChunkBlocks, team.size()) * kSumBlock;
@@ -95,7 +95,7 @@ OUTRIDER_HD double SumRow(Team& team, const Source& source, int n) {
   return Broadcast(team, sum);
 }
 
-// Terms begin, begin + 1, ... that the team has computed.
+// The terms begin, begin + 1, ..., which the team has computed.
 struct StagedTerms {
   const double* terms;
   int begin;
@@ -103,8 +103,8 @@ struct StagedTerms {
 };
 inline constexpr int kMaxStaged = kTileBlocks * kLaneStride;
 
-// term(i) for i in [begin, end), at most kMaxStaged of them, for thread 0 to read one after the other. They
-// stay valid until the scratch memory is used again.
+// Computes term(i) for i in [begin, end), at most kMaxStaged of them, for thread 0 to read one after the
+// other. They stay valid until the scratch memory is used again.
 template <class Team, class Term>
 OUTRIDER_HD StagedTerms Stage(Team& team, const Term& term, int begin, int end) {
   double* const terms = team.scratch().lanes;
@@ -139,7 +139,7 @@ OUTRIDER_HD int LastPositive(Team& team, const Source& source, int end) {
 }
 
 // The smallest index whose cumulative weight exceeds u * total, for u in [0, 1) and total = SumRow(source) >
-// 0. Non-decreasing in u, and never an index of weight zero, also where rounding makes u * total reach the
+// 0. Non-decreasing in u, and never an index of weight zero, even where rounding makes u * total reach the
 // sum of the row. -1 if no weight is positive.
 template <class Team, class Source>
 OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double total, double u) {

@@ -1,5 +1,5 @@
-// The q of a drafted token, and the target's operations on it and a row: overlap, residual, and draws from
-// them.
+// The q of a drafted token, and the target's operations on q and a row: the overlap, the residual, and draws
+// from them.
 #pragma once
 
 #include <cstdint>
@@ -27,8 +27,8 @@ OUTRIDER_HD inline int LowerBound(const int32_t* ids, int count, int token) {
   return begin;
 }
 
-// The distribution of a drafted token as a list of entries, which refers to the memory of others: q(x) for
-// the tokens where it may be positive. A point mass has one entry of weight 1.
+// The distribution q of a drafted token as a list of entries, one for each token x where q(x) may be
+// positive. It refers to memory that it does not own. A point mass has one entry of weight 1.
 struct SparseQ {
   const int32_t* ids;
   const float* weights;  // null for a point mass
@@ -44,7 +44,7 @@ struct SparseQ {
   }
 };
 
-// A target's row.
+// A row of the target after the controls.
 struct TargetRow {
   const float* weights;
   int n;
@@ -55,7 +55,7 @@ struct TargetRow {
   }
 };
 
-// max(p - q, 0) as a source of row_sums.h: its values are computed on demand.
+// max(p - q, 0) as a source of row_sums.h. Its values are computed on demand.
 struct ResidualRow {
   TargetRow p;  // not a point mass
   SparseQ q;
@@ -107,7 +107,7 @@ class RowRest {
   }
 
   OUTRIDER_HD bool empty() const { return !(mass_ > 0); }
-  // By inverse CDF over ascending ids, u in [0, 1). Not where p is a point mass.
+  // Draws by inverse CDF over ascending ids, u in [0, 1). Not for a p that is a point mass.
   OUTRIDER_HD int Sample(double u) const {
     const TargetRow& p = residual_.p;
     if (empty()) return SampleIndex(team_, FloatRow{p.weights}, p.n, p.shaped.total, u);

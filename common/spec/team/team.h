@@ -1,22 +1,22 @@
-// A team of threads that works on one row: a cluster of thread blocks on the device, any number of threads on
-// the host, where the tests run the same source.
+// A team of threads that works on one row: a cluster of thread blocks on the device, or any number of threads
+// on the host, where the tests run the same source.
 //
 // A team has
-//   rank(), size()         this thread's number and how many there are
-//   groups(), group()      how many groups of as many threads it has (the blocks of a cluster), at most
-//                          kMaxGroups, and this thread's. Group g has the ranks from g * size() / groups()
-//                          on.
+//   rank(), size()         this thread's number, and the number of threads
+//   groups(), group()      the number of groups, all of the same size (the blocks of a cluster), at most
+//                          kMaxGroups, and this thread's group. Group g begins with rank
+//                          g * size() / groups().
 //   local()                the team of this thread's group
-//   scratch(), scratch(g)  the team's shared memory, which is that of group 0, and that of group g. To other
-//                          groups it is slower than their own.
-//   Sync()                 a barrier: what was written before it, by any thread, is seen after it
-//   Max(uint64_t)          collective: the largest of the values, to every thread
-//   Add(cell, n)           adds to a uint32_t of the scratch memory, as others may at the same time, and
-//                          returns what was there
-//   Count(cell)            Add(cell, 1), for a cell in which many threads count
+//   scratch(), scratch(g)  the shared memory of the team, which is that of group 0, and of group g. A group
+//                          reaches its own fastest.
+//   Sync()                 a barrier: after it, every thread sees what any thread wrote before it
+//   Max(uint64_t)          collective: returns the largest of the threads' values to every thread
+//   Add(cell, n)           adds to a uint32_t of the scratch memory, atomically, and returns its previous
+//                          value
+//   Count(cell)            Add(cell, 1), faster if many threads count in the same cell
 // Functions that take a team are collective: every thread calls them, with the same arguments, and gets the
 // same result. They return after a Sync() that follows their last use of the scratch memory, so that the next
-// may start at once. Their results do not depend on the size of the team.
+// function may start at once. Their results do not depend on the size of the team.
 #pragma once
 
 #include <cstdint>
@@ -28,10 +28,10 @@ namespace outrider::team {
 
 inline constexpr int kSumBlock = 256;        // elements of a row in one block of a sum
 inline constexpr int kLanes = 16;            // partial sums of a block
-inline constexpr int kLaneStride = 17;       // keeps those of neighbouring blocks in different memory banks
+inline constexpr int kLaneStride = 17;       // keeps sums of neighbouring blocks in different memory banks
 inline constexpr int kTileBlocks = 64;       // blocks summed between two barriers
 inline constexpr int kChunkBlocks = 1024;    // blocks whose sums are held at a time
-inline constexpr int kMaxCandidates = 1024;  // and the largest size of a group
+inline constexpr int kMaxCandidates = 1024;  // keys that are collected; also the largest size of a group
 inline constexpr int kMaxGroups = 8;
 inline constexpr int kBins = 256;
 inline constexpr int kBinGroup = 16;
@@ -51,12 +51,12 @@ struct TeamScratch {
   uint64_t totals[kBins];  // of the histograms of all groups
   uint64_t bin_groups[kBins / kBinGroup];
   uint64_t broadcast;
-  uint64_t partial[32], group_partial[kMaxGroups];  // the team's own
+  uint64_t partial[32], group_partial[kMaxGroups];  // for Max
   uint32_t found;
 };
 
-// Adds to a sum that others may add to. In whatever order they add to the low half, it wraps around as often
-// as their sum carries, and each time exactly one of them sees it.
+// Adds to a sum that other threads may add to. In whatever order they add to the low half, it wraps around
+// once for each carry of their sum, and exactly one of them sees each wrap-around.
 template <class Team>
 OUTRIDER_HD void AddWide(Team& team, WideSum* sum, uint64_t n) {
   const uint32_t low = static_cast<uint32_t>(n);
@@ -66,7 +66,7 @@ OUTRIDER_HD void AddWide(Team& team, WideSum* sum, uint64_t n) {
   if (high != 0) team.Add(&sum->high, high);
 }
 
-// Returns thread 0's `value` to every thread; the others' arguments do not count.
+// Returns thread 0's `value` to every thread; the other threads' arguments are ignored.
 template <class Team, class T>
 OUTRIDER_HD T Broadcast(Team& team, T value) {
   static_assert(sizeof(T) <= sizeof(uint64_t), "a value has to fit into a cell");
@@ -79,7 +79,7 @@ OUTRIDER_HD T Broadcast(Team& team, T value) {
   return result;
 }
 
-// What compute(local) returns in group 0, for every thread. The other groups wait.
+// Runs compute(local) in group 0 and returns its result to every thread. The other groups wait.
 template <class Team, class Compute>
 OUTRIDER_HD auto ByFirstGroup(Team& team, const Compute& compute) {
   auto&& local = team.local();
@@ -89,8 +89,8 @@ OUTRIDER_HD auto ByFirstGroup(Team& team, const Compute& compute) {
   return Broadcast(team, value);
 }
 
-// Calls use(i, load(i)) for all i in [0, n), each on one of the threads, which starts several loads before it
-// waits for the first.
+// Calls use(i, load(i)) for all i in [0, n), each on one of the threads. A thread starts several loads before
+// it waits for the first.
 template <class Team, class Load, class Use>
 OUTRIDER_HD void ForEach(Team& team, int n, const Load& load, const Use& use) {
   constexpr int kAhead = 8;

@@ -1,6 +1,6 @@
-// The team of the host: one thread alone, which adds the weights of a block with vectors.
+// The host's team: a single thread, which sums the weights of a block with vector instructions.
 //
-// Reusable, by one thread at a time. Its 28 kB are not touched unless a function needs them.
+// Reusable, by one thread at a time. Its 29 KiB are not touched unless a function needs them.
 #pragma once
 
 #include <cstdint>

@@ -34,12 +34,12 @@ std::vector<TokenId> GrammarDrafter::Forced(const std::vector<TokenId>& bytes) {
   const std::string text = mask_->Forced(bytes);
   if (text.empty()) {
     const bool must_end = mask_->OnlyToken(bytes) == kEndOfBytes;
-    // Of several the last: models name the end of a turn after the end of all text.
+    // If there are several end ids, takes the last: models list the end of a turn after the end of all text.
     return must_end ? std::vector<TokenId>{generation_->request().end_ids.back()} : std::vector<TokenId>();
   }
   const absl::StatusOr<std::vector<TokenId>> tokens = tokenizer_->Encode(text, /*add_special_tokens=*/false);
   if (!tokens.ok()) return {};
-  // A tokenizer may put a space before a text, or take a part of a character for none.
+  // Some tokenizers prepend a space, or cannot encode a part of a character. Then nothing is drafted.
   std::string spelled;
   for (const TokenId token : *tokens) spelled += tokenizer_->TokenBytes(token);
   return spelled == text ? *tokens : std::vector<TokenId>();

@@ -1,4 +1,4 @@
-// Drafts what a grammar leaves no choice of.
+// Drafts the text for which a grammar leaves no choice.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace outrider {
 
-// The text that must come next, in the tokens into which the tokenizer splits it: the target may prefer
-// others, which spell the same. It costs no step of a model.
+// Drafts the text that must come next, as the tokenizer splits it. The target may prefer other tokens that
+// spell the same text. Drafting takes no step of a model.
 class GrammarDrafter final : public LocalDrafter {
  public:
-  // The generation's request has a grammar, of bytes (BytesVocabulary). `tokenizer` outlives this.
+  // The generation's request must have a grammar over bytes (BytesVocabulary). `tokenizer` outlives this.
   GrammarDrafter(Generation* generation, const Tokenizer* tokenizer)
       : LocalDrafter(generation),
         tokenizer_(tokenizer),
@@ -33,7 +33,7 @@ class GrammarDrafter final : public LocalDrafter {
   const Tokenizer* const tokenizer_;
   const std::unique_ptr<GrammarMask> mask_;
   std::vector<TokenId> bytes_;  // of the committed output
-  size_t spelled_ = 0;          // its tokens
+  size_t spelled_ = 0;          // how many tokens of the output bytes_ covers
 };
 
 }  // namespace outrider

@@ -7,14 +7,14 @@
 namespace outrider {
 namespace {
 
-// Tokens that a round reads at most, which takes a millisecond or two of a thread that serves all. Until a
-// longer prompt is read there are no proposals.
+// The most tokens that a round reads. They take a millisecond or two of the executor thread. Until a longer
+// prompt has been read, CopyDrafter proposes nothing, and NgramDrafter knows only its beginning.
 constexpr size_t kMostRead = 2048;
-// Stands between texts that do not follow each other.
+// Separates texts that do not follow each other.
 constexpr TokenId kSeparator = -1;
 
-// Keeps the nodes that have fewer than `depth` others before them. Which these are does not depend on the
-// tokens, so q stays what they were drawn from.
+// Keeps the nodes whose depth is less than `depth`. The choice does not depend on the tokens, so q remains
+// the distribution that they were drawn from.
 Proposal CutToDepth(Proposal proposal, int depth) {
   const std::vector<int> depths = Depths(proposal);
   std::vector<int> places(proposal.size());
@@ -38,7 +38,7 @@ Proposal NgramDrafter::Draft(int k) {
   const v1::SequenceParams& params = generation_->request().params;
   const bool draws = params.rule() != v1::RULE_COUPLED && !generation_->greedy();
   const RandomKey key{params.seed(), params.sample_index()};
-  // Each token of the chain is the context of the next.
+  // Each token of the chain becomes a part of the context of the next.
   const size_t context = std::min<size_t>(committed.size(), options_.max_context);
   std::vector<TokenId> text(committed.end() - static_cast<ptrdiff_t>(context), committed.end());
   Proposal chain;
@@ -86,7 +86,7 @@ void NgramTable::Count(const Context& context, TokenId token) {
     unlikely_.erase(before);
   }
   if (likeliest.size() < kMostLikely) return likeliest.push_back(counted);
-  // Ranks only rise, and only when a token is counted: what is not among the likeliest stays below them.
+  // A rank rises only when its token is counted, so tokens not among the likeliest stay below them.
   const auto least = std::ranges::min_element(likeliest, {}, &Continuation::rank);
   Continuation other = counted;
   if (counted.rank() > least->rank()) std::swap(*least, other);
@@ -110,7 +110,7 @@ Distribution NgramTable::Law(std::span<const TokenId> tokens, int min_context) c
   for (; length <= longest; ++length) {
     const Continuations* const known = Find(tokens, length);
     if (known == nullptr) break;  // nor does a longer one occur
-    // The shorter contexts count as often as this one was followed by something new.
+    // The weight of the shorter contexts is the number of different tokens that followed this one.
     const double shorter = law.empty() ? 0 : known->distinct;
     const double all = known->tokens + shorter;
     for (auto& [token, p] : law) p *= shorter / all;

@@ -1,4 +1,4 @@
-// Drafters that need only committed tokens, or leave the work to others: the target, or two in turn.
+// Drafters that need only committed tokens, or that leave the work to the target or to two others in turn.
 #pragma once
 
 #include <algorithm>
@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-// One that needs only the committed tokens.
+// A drafter that needs only the committed tokens.
 class LocalDrafter : public Drafter {
  public:
   using Drafter::Drafter;
@@ -37,15 +37,15 @@ class LocalDrafter : public Drafter {
   int k_ = 0;
 };
 
-// Adds a token that was not drawn: q is a point mass, absent where the rule takes none.
+// Adds a token that was not drawn: q is a point mass, or absent if the rule takes no q.
 inline void AppendUndrawn(TokenId token, v1::Rule rule, Proposal& chain) {
   Distribution q;
   if (rule != v1::RULE_COUPLED) q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1};
   AppendToChain(token, std::move(q), chain);
 }
 
-// Counts which tokens follow each context of 1 to max_context tokens of one text: at most max_context for
-// each of its tokens. Not synchronised.
+// Counts which tokens follow each context of 1 to max_context tokens of one text. Adds at most max_context
+// entries for each token of the text. Not synchronised.
 class NgramTable {
  public:
   static constexpr int kMaxContext = 3;
@@ -55,14 +55,14 @@ class NgramTable {
 
   void Append(TokenId token);
 
-  // Returns what most often follows the last tokens of `tokens`, ties to the most recent. The longest context
-  // that occurs decides; nullopt if it has fewer than min_context tokens.
+  // Returns the token that most often follows the end of `tokens`; ties go to the most recent. The longest
+  // context that occurs decides; nullopt if it has fewer than min_context tokens.
   std::optional<TokenId> Next(std::span<const TokenId> tokens, int min_context = 1) const;
 
-  // How often each token followed, as a distribution, prepared: of the longest context that occurs, smoothed
-  // with the shorter ones as Witten and Bell do (IEEE Transactions on Information Theory 37(4), 1991, method
-  // C). Of each context only the likeliest kMostLikely count, and as many tokens come back at most. kAbsent
-  // where Next returns nullopt.
+  // Returns the distribution, prepared, of the token that follows the longest context that occurs, smoothed
+  // with the shorter contexts as by Witten and Bell (IEEE Transactions on Information Theory 37(4), 1991,
+  // method C). Only the kMostLikely likeliest tokens of each context count, and at most kMostLikely are
+  // returned. kAbsent where Next returns nullopt.
   static constexpr size_t kMostLikely = 32;
   Distribution Law(std::span<const TokenId> tokens, int min_context = 1) const;
 
@@ -70,7 +70,7 @@ class NgramTable {
   size_t size() const { return size_; }
 
  private:
-  using Context = std::array<TokenId, kMaxContext>;  // shorter ones begin with -1
+  using Context = std::array<TokenId, kMaxContext>;  // shorter contexts begin with -1
   struct Continuation {
     TokenId token = 0;
     int count = 0;
@@ -78,12 +78,12 @@ class NgramTable {
 
     auto rank() const { return std::pair(count, last); }
   };
-  // What followed a context. All are counted, and only the likeliest are looked through, so that a text in
-  // which thousands of tokens follow one costs no more than another.
+  // The tokens that followed a context. All are counted, but only the likeliest are searched, so that a text
+  // in which thousands of tokens follow one context costs no more than any other.
   struct Continuations {
     std::vector<Continuation> likeliest;  // kMostLikely at most
-    int tokens = 0;                       // how many followed
-    int distinct = 0;                     // how many different ones
+    int tokens = 0;                       // how many tokens followed
+    int distinct = 0;                     // how many different tokens followed
   };
 
   static Context Last(std::span<const TokenId> tokens, int length) {
@@ -93,28 +93,28 @@ class NgramTable {
     return context;
   }
   void Count(const Context& context, TokenId token);
-  // What follows the last `length` tokens; null if they do not occur.
+  // The tokens that follow the last `length` tokens; null if these do not occur.
   const Continuations* Find(std::span<const TokenId> tokens, int length) const {
     const auto entry = continuations_.find(Last(tokens, length));
     return entry == continuations_.end() ? nullptr : &entry->second;
   }
 
   const int max_context_;
-  std::vector<TokenId> last_;  // max_context_ of them at most
+  std::vector<TokenId> last_;  // the last tokens, at most max_context_
   uint64_t appended_ = 0;
   size_t size_ = 0;
   absl::flat_hash_map<Context, Continuations> continuations_;
   absl::flat_hash_map<std::pair<Context, TokenId>, int> unlikely_;  // counts of those not among the likeliest
 };
 
-// Drafts what followed the most recent earlier occurrence of the sequence's last tokens, as many as there
-// are, and no more tokens than these: the longer a text has been copied, the likelier that it goes on. A
-// request's prediction stands between prompt and answer, which is drafted to begin as the prediction does.
+// Drafts the tokens that followed the most recent earlier occurrence of the longest suffix that repeats, at
+// most as many as that suffix has: the longer a text has been copied, the likelier it goes on. A request's
+// prediction is placed between prompt and answer, and the answer is first drafted to begin like it.
 class CopyDrafter final : public LocalDrafter {
  public:
   using LocalDrafter::LocalDrafter;
 
-  // Where the copied text runs into its own copy, it goes on with that.
+  // A copy that reaches the end of the text continues with its own tokens.
   Proposal Draft(int k) override;
   v1::DrafterKind kind() const override { return v1::DRAFTER_KIND_COPY; }
   size_t predicted() const override { return predicted_; }
@@ -130,12 +130,12 @@ class CopyDrafter final : public LocalDrafter {
 
 struct NgramOptions {
   int max_context = NgramTable::kMaxContext;  // tokens of the longest context, in [1, kMaxContext]
-  int min_context = 1;                        // a token that only shorter ones suggest is not drafted
+  int min_context = 1;                        // a token that only shorter contexts suggest is not drafted
   int max_tokens = 4;                         // most tokens drafted in a round
 };
 
-// Drafts what most often followed the last tokens earlier in the sequence, the prompt included. Where the
-// target samples and compares q, it draws from what followed instead.
+// Drafts the token that most often followed the last tokens earlier in the sequence, prompt included. If the
+// target samples and the rule compares q, draws from the distribution of the tokens that followed instead.
 class NgramDrafter final : public LocalDrafter {
  public:
   NgramDrafter(Generation* generation, const NgramOptions& options)
@@ -151,15 +151,15 @@ class NgramDrafter final : public LocalDrafter {
   size_t counted_ = 0;  // committed tokens that the table has counted
 };
 
-// Hands out the proposal that the target made with its last verdict. Asks nobody: the loop asks the target a
-// round ahead. So there is nothing to propose in a generation's first round.
+// Hands out the proposal that the target made with its last verdict. Sends nothing itself: RoundLoop asks the
+// target a round ahead. A generation therefore has no proposal in its first round.
 class TargetDrafter final : public Drafter {
  public:
-  // `kind` is one for which the target itself proposes, or NONE: then nobody gives it anything.
+  // `kind` is one for which the target itself proposes, or NONE, for which no proposal ever comes.
   TargetDrafter(Generation* generation, v1::DrafterKind kind) : Drafter(generation), kind_(kind) {}
 
   void Begin(const DraftLength& length) override { most_ = length.most; }
-  // Returns OnProposal's if it follows exactly these committed tokens, up to the wanted depth.
+  // Returns the proposal of OnProposal, cut to the wanted depth, if it follows exactly the committed tokens.
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
   void OnProposal(size_t n, TargetProposal proposal) override {
     n_ = n;
@@ -172,7 +172,7 @@ class TargetDrafter final : public Drafter {
   const v1::DrafterKind kind_;
   int most_ = 0;
   TargetProposal held_;
-  size_t n_ = 0;  // committed tokens that it follows
+  size_t n_ = 0;  // committed tokens that held_ follows
   DraftStatus status_ = DraftStatus::kUsable;
 };
 
@@ -180,8 +180,8 @@ class TargetDrafter final : public Drafter {
 // them proposes, as long as the first looks at nothing else.
 //
 // If the second is the target, its proposal comes with a verdict, before the first is asked, and is dropped
-// if the first proposes. Its time counts as the round's all the same. While the first is right again and
-// again, as where the text copies itself, the target is not asked; the round that ends this is plain.
+// if the first proposes. Its time still counts in the round. While the first keeps being right, as when the
+// text copies itself, the target is not asked; the round that ends such a run is plain.
 class AutoDrafter final : public Drafter {
  public:
   AutoDrafter(Generation* generation, std::unique_ptr<Drafter> first, std::unique_ptr<Drafter> second)
@@ -196,7 +196,7 @@ class AutoDrafter final : public Drafter {
     first_->Begin(length);
   }
   asio::awaitable<Proposal> Take(v1::ItemTiming* timing) override;
-  // Each drafter hears of its own proposals only.
+  // Each drafter is told only about its own proposals.
   void RunAhead(const Proposal& proposal, std::span<const Outcome> outcomes) override {
     last_->RunAhead(proposal, outcomes);
   }
@@ -227,11 +227,11 @@ class AutoDrafter final : public Drafter {
   const std::unique_ptr<Drafter> first_;
   const std::unique_ptr<Drafter> second_;
   DraftLength length_;            // of the proposal that was begun
-  Drafter* last_ = nullptr;       // who was asked last
-  size_t proposed_at_ = 0;        // committed tokens at the time
-  size_t proposed_ = 0;           // tokens that the first proposed then
+  Drafter* last_ = nullptr;       // the drafter that was asked last
+  size_t proposed_at_ = 0;        // committed tokens when it was asked
+  size_t proposed_ = 0;           // tokens that the first proposed at that time
   bool first_was_right_ = false;  // the last round verified a proposal of the first, and accepted all of it
-  v1::ItemTiming unused_;         // of the target's proposal at hand
+  v1::ItemTiming unused_;         // the time of the target's unused proposal
 };
 
 }  // namespace outrider

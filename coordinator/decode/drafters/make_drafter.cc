@@ -13,7 +13,7 @@ std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodePa
                                         std::move(fork));
 }
 
-// What `auto` asks first, or alone. `only_long`: n-grams of the longest context alone.
+// Makes the drafter that `auto` asks first, or alone. `only_long`: with n-grams of the longest context only.
 std::unique_ptr<Drafter> MakeFirst(Generation* generation, NgramOptions options, bool only_long) {
   if (!generation->request().prediction.empty()) return std::make_unique<CopyDrafter>(generation);
   if (only_long) options.min_context = options.max_context;

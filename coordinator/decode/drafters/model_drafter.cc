@@ -11,9 +11,9 @@
 namespace outrider {
 namespace {
 
-// An answer later than the budget plus this, for the way back, is not waited for: the draft may hang.
+// Added to the budget for the way back. A later answer is not waited for, since the draft may hang.
 constexpr auto kWayBack = std::chrono::milliseconds(50);
-// Tokens that are new to the draft need time of their own.
+// Added to the budget for each token that is new to the draft.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 
 constexpr int kMaxAttempts = 3;  // the most items sent for one proposal
@@ -51,7 +51,7 @@ int AllowedLength(const v1::ServerInfo& draft, size_t n, int wanted) {
   return static_cast<int>(std::min({int64_t{wanted}, room, int64_t{draft.max_draft_tokens()}}));
 }
 
-// Writes the request into an item: k tokens, and when to stop before that.
+// Writes the request into an item: k tokens, in which shape, and when to stop early.
 void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
   propose->set_draft_tokens(static_cast<uint32_t>(k));
   if (length.ahead) propose->set_alternatives(kRanks);
@@ -73,7 +73,7 @@ void Branches::Begin(const std::shared_ptr<DraftLink>& link, const std::string& 
     const size_t n = generation.size() + outcome.accepted + 1;
     const int k = AllowedLength(*link_->info(), n, outcome.length.most);
     if (k <= 0) continue;
-    // What is committed if the outcome comes, without a token that is still to be drawn.
+    // The tokens that are committed if the outcome comes, except one that is still to be drawn.
     std::vector<TokenId> assumed;
     for (size_t i = 0; i < outcome.accepted; ++i) assumed.push_back(proposal[i].token);
     if (outcome.token) assumed.push_back(*outcome.token);
@@ -111,7 +111,7 @@ std::optional<Branch> Branches::TakeHit(const Verdict& verdict) {
   });
   std::optional<Branch> taken;
   if (hit != branches_.end()) {
-    // A token that is drawn in advance is drawn once.
+    // The handler refers to *hit, which goes away. It is done: the token is known, and is drawn only once.
     (*hit)->call->OnPartial(nullptr);
     taken = std::move(**hit);
     branches_.erase(hit);
@@ -132,7 +132,7 @@ bool Branches::lost() const {
 }
 
 void Branches::Drop() {
-  // Answers to the branches dropped last may still be on the way.
+  // Keeps dropped_: answers to those branches may still be on the way.
   if (branches_.empty()) return;
   dropped_.clear();
   for (const auto& branch : branches_) {
@@ -166,7 +166,7 @@ bool ModelDrafter::Send() {
   FillUpdate(*generation_, {}, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
   const int draft_vocab = static_cast<int>(draft.vocab_size());
   if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
-    // Nor will it be able to later: committed tokens stay.
+    // The draft cannot propose later either: committed tokens stay.
     unfit_vocab_ = draft.vocab_size();
     return false;
   }
@@ -188,7 +188,7 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   InFlight item;
   item.server = pin_.server();
   TurnQueue& suspects = item.server->link->suspects();
-  // A suspect goes without a draft while another is on its way.
+  // A suspect is not drafted for while the item of another suspect is in flight.
   const bool is_suspect = losses_.suspect();
   if (!is_suspect || suspects.size() == 0) item.permit = item.server->breaker.TryPass(Clock::now());
   if (item.permit == nullptr) {
@@ -212,12 +212,12 @@ asio::awaitable<Proposal> ModelDrafter::Take(v1::ItemTiming* timing) {
     remote_.OnAnswer(answer.result.cached(), item.n, 0);
     losses_.OnAnswer(item.n);
     if (answer.result.cached() < item.n && answer.result.nodes_size() > 0) {
-      // The draft was short of blocks, and fed again at once would take them from others.
+      // The draft was short of blocks. Asked again at once, it would take blocks from other sequences.
       not_before_ = Clock::now() + full_pause_.Next();
     } else {
       full_pause_.Reset();
     }
-    // The prompt alone, a branch after which nothing was wanted, or one that gave way before it drafted.
+    // Only the prompt was computed, the branch's proposal was not wanted, or it gave way before it drafted.
     if (item.n < generation_->size() || (item.is_ahead && answer.result.nodes().empty())) {
       item.permit->Succeed();
       continue;
@@ -245,7 +245,7 @@ void ModelDrafter::OnVerdict(size_t n, const Verdict& verdict) {
   remote_.OnVerdict(n, verdict.path.size());
   if (branches_.size() == 0) return;
   ahead_.branches = static_cast<int>(branches_.size());
-  // Nobody knows which of them the draft died of, if it was one.
+  // If a branch brought the draft down, nobody knows which one.
   if (branches_.lost()) may_run_ahead_ = false;
   std::optional<Branch> hit = branches_.TakeHit(verdict);
   ahead_.wasted_tokens = branches_.wasted_tokens();
@@ -266,7 +266,7 @@ void ModelDrafter::Adopt(Branch branch) {
                 .drew_first = branch.draws_first};
   if (item.permit == nullptr) return server->link->PostRelease(branch.sequence_id);
   ahead_.hit = true;
-  // Even if it is answered: nobody will take its place any more.
+  // Sent even if the branch is answered: it stays, so the draft must no longer let it give way to others.
   v1::DraftItem promote;
   promote.mutable_promote()->set_sequence_id(branch.sequence_id);
   SetBudget(budget_, promote.mutable_promote()->mutable_budget());
@@ -301,7 +301,7 @@ absl::StatusOr<Proposal> ModelDrafter::Parse(const v1::ProposeResult& result, co
 bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answer) {
   if (answer.status.code() == absl::StatusCode::kCancelled) return false;
   if (item.is_ahead && remote_.OnRefusal(answer.status, answer.result.cached()) != Remedy::kNone) {
-    // A branch gives way to all others. Its tokens are asked for like any proposal.
+    // A branch gives way to all other work. Its tokens are asked for again like any proposal.
     item.permit->Succeed();
     return true;
   }

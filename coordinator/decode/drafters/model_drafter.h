@@ -1,4 +1,4 @@
-// The drafter that asks the draft service, also for what may follow while the target verifies.
+// The drafter that asks the draft service, also for likely outcomes while the target verifies.
 #pragma once
 
 #include <memory>
@@ -18,11 +18,11 @@
 
 namespace outrider {
 
-// What the draft works on while the target verifies: a proposal for a likely outcome.
+// A proposal for a likely outcome, which the draft works on while the target verifies.
 //
 // A branch is a sequence of its own on the draft. It begins as a copy of the generation's, with the tokens
 // assumed to be committed, so its proposal and q are those that a request after the verdict would get. If
-// exactly these tokens are committed, it replaces the generation's sequence there. All others are released.
+// exactly these tokens are committed, it replaces the generation's sequence. Other branches are released.
 struct Branch {
   std::string sequence_id;
   RemoteSequence remote;
@@ -37,9 +37,9 @@ struct Branch {
 // The branches of one generation. Executor thread.
 class Branches {
  public:
-  // Begins a branch for each outcome that the draft has the context for. Drops any that were left. They begin
-  // as copies of the generation's sequence, as it is after `proposal`: the draft behind `link` knows it as
-  // `sequence_id`, and holds of it what `remote` says.
+  // Drops earlier branches, then begins one for each outcome that fits into the draft's context. They begin
+  // as copies of the generation's sequence after `proposal`. The draft behind `link` knows this sequence as
+  // `sequence_id`, and holds as much of it as `remote` says.
   void Begin(const std::shared_ptr<DraftLink>& link, const std::string& sequence_id,
              const RemoteSequence& remote, Generation& generation, const Proposal& proposal,
              std::span<const Outcome> outcomes);
@@ -52,21 +52,21 @@ class Branches {
   size_t size() const { return branches_.size(); }
   // Tokens that the draft had reported for the branches that TakeHit dropped.
   size_t wasted_tokens() const { return wasted_tokens_; }
-  // Whether the connection went down under a branch.
+  // Whether the connection went down while a branch was in flight.
   bool lost() const;
 
  private:
   std::shared_ptr<DraftLink> link_;
   std::vector<std::unique_ptr<Branch>> branches_;
-  // The calls of the branches dropped last: their answers may be on the way, and are expected.
+  // The calls of the branches dropped last. Late answers to them are expected.
   std::vector<std::unique_ptr<DraftLink::Call>> dropped_;
   size_t wasted_tokens_ = 0;
 };
 
 class ModelDrafter final : public Drafter {
  public:
-  // The draft answers within `budget` with the tokens it has by then. If it does not, the next round asks
-  // another of the pool. `vocab` is the size of the target's vocabulary.
+  // The draft answers within `budget` with the tokens that it has by then. If it does not, the next round
+  // asks another draft of the pool. `vocab` is the size of the target's vocabulary.
   ModelDrafter(Generation* generation, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab,
                Fork fork)
       : Drafter(generation),
@@ -106,7 +106,7 @@ class ModelDrafter final : public Drafter {
   struct InFlight {
     std::shared_ptr<DraftPool::Server> server;  // the one that the other members belong to
     std::unique_ptr<CircuitBreaker::Permit> permit;
-    std::unique_ptr<TurnQueue::Turn> turn;  // if it is a suspect
+    std::unique_ptr<TurnQueue::Turn> turn;  // if it is a suspect (LossCount), else null
     std::unique_ptr<DraftLink::Call> call;
     Clock::time_point deadline;
     size_t n = 0;             // committed tokens that it knew of
@@ -116,16 +116,16 @@ class ModelDrafter final : public Drafter {
     bool drew_first = false;  // the draft had to draw the branch's last token
   };
 
-  // Sends the tokens that the draft lacks, as a new round that asks for what is wanted. Returns false, with
-  // nothing in flight, if there is nothing to ask for or nobody to ask.
+  // Sends the tokens that the draft lacks, as a new round that asks for wanted_. Returns false, with nothing
+  // in flight, if there is nothing to ask for or no draft to ask.
   bool Send();
-  // Gets leave to send an item, without the call. Nullopt, with status_ set, if the draft cannot be asked.
+  // Makes an item that may be sent, without its call. Nullopt, with status_ set, if no draft can be asked.
   std::optional<InFlight> Prepare();
-  // Converts the proposal: a chain or, if asked for, a tree, of 1 token to what `item` allows.
+  // Converts the proposal, a chain or a tree. An error if it is empty, or larger than `item` allows.
   absl::StatusOr<Proposal> Parse(const v1::ProposeResult& result, const InFlight& item) const;
   // Continues the generation on a branch whose outcome has come.
   void Adopt(Branch branch);
-  // Whether it makes sense to ask again at once.
+  // Handles an answer that is an error. Returns whether to ask again at once.
   bool OnRefusal(const InFlight& item, const DraftLink::Answer& answer);
 
   DraftPool::Pin pin_;
@@ -142,7 +142,7 @@ class ModelDrafter final : public Drafter {
   std::optional<InFlight> in_flight_;
   DraftStatus status_ = DraftStatus::kUsable;
   LossCount losses_;
-  // How long to leave alone a draft that had no room for this sequence.
+  // The pause before a draft that had no room for this sequence is asked again.
   Backoff full_pause_{std::chrono::milliseconds(20), std::chrono::seconds(1)};
   Clock::time_point not_before_{};
   bool stopped_ = false;  // nobody would release what is sent now
@@ -152,7 +152,7 @@ class ModelDrafter final : public Drafter {
 // model, though the ids that texts are made of are the same. Rewrites an update made for the target so that a
 // draft with `draft_vocab` tokens takes it: removes from the parameters the ids that the draft lacks, and
 // forbids those that the target lacks, so that their q is 0. Returns false, with the update half rewritten,
-// if the draft cannot propose: it lacks a token of the sequence, or all that the parameters leave.
+// if the draft cannot propose: it lacks a token of the sequence, or all tokens that the parameters allow.
 bool FitVocabulary(int draft_vocab, int target_vocab, v1::SequenceUpdate& update);
 
 }  // namespace outrider

@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-// How many states learn of an occurrence that ends at the last token. A text of one token over and over would
-// have one for each of its tokens.
+// How many states are told of an occurrence that ends at the last token. In a text that repeats one token,
+// there is a state to tell for each of its tokens.
 constexpr int kMostTold = 32;
 
 }  // namespace

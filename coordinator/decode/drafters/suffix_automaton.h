@@ -1,6 +1,6 @@
-// The suffix automaton of a text that grows: which of its parts occur earlier, in time and memory linear in
-// its length (Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text"). As a drafter:
-// Hu et al. 2024, "SAM Decoding" (arXiv 2411.10666).
+// The suffix automaton of a growing text. It finds which substrings occur earlier, in time and memory linear
+// in the length (Blumer et al. 1985, "The smallest automaton recognizing the subwords of a text"). Used as a
+// drafter by Hu et al. 2024, "SAM Decoding" (arXiv 2411.10666).
 #pragma once
 
 #include <cstddef>
@@ -15,11 +15,11 @@ namespace outrider {
 // Not synchronised.
 class SuffixAutomaton {
  public:
-  // The longest end of the text that also occurs earlier: the `length` tokens before `end`, an index into the
-  // text.
+  // The longest suffix of the text that also occurs earlier: the `length` tokens before `end`, an index into
+  // the text.
   struct Repeat {
     size_t length = 0;  // 0: the last token is new
-    size_t end = 0;  // of the most recent such occurrence, but for texts that repeat a few tokens on and on
+    size_t end = 0;     // of the most recent occurrence, except in texts that repeat a few tokens endlessly
   };
 
   void Append(TokenId token);
@@ -27,15 +27,15 @@ class SuffixAutomaton {
   const Repeat& repeat() const { return repeat_; }
 
  private:
-  // The parts of the text that end at the same places. All are ends of the longest of them.
+  // The substrings that end at the same places. All are suffixes of the longest of them.
   struct State {
-    uint32_t length = 0;  // of the longest
+    uint32_t length = 0;  // of the longest substring
     uint32_t end = 0;     // of an occurrence
-    int link = -1;        // the state of its longest end that also occurs elsewhere; -1: of the empty text
+    int link = -1;        // the state of its longest suffix that also occurs elsewhere; -1 for the empty text
     absl::flat_hash_map<TokenId, int> next;
   };
 
-  // Makes a state of those parts of state `from` that have at most `length` tokens.
+  // Moves the substrings of state `from` that have at most `length` tokens to a new state. Returns its index.
   int Split(int from, uint32_t length);
 
   std::vector<State> states_ = std::vector<State>(1);

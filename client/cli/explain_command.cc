@@ -29,14 +29,14 @@ constexpr int kBars = 6;         // tokens of a distribution that are shown
 constexpr int kBarColumns = 30;  // length of the bar for a probability of 1
 
 // A model with one text in its cache.
-class OneText {
+class CachedModel {
  public:
-  static absl::StatusOr<OneText> Load(const std::string& model, size_t most_tokens) {
+  static absl::StatusOr<CachedModel> Load(const std::string& model, size_t most_tokens) {
     RunnerOptions options;
     options.model_dir = model;
     options.max_batch_rows = static_cast<int>(most_tokens);
     options.kv_blocks = static_cast<int>(most_tokens) / options.block_size + 1;
-    return OneText(OUTRIDER_TRY(Runner::Load(options)));
+    return CachedModel(OUTRIDER_TRY(Runner::Load(options)));
   }
 
   // The logits after each of the last `rows` tokens of the text. Valid until the next call.
@@ -56,7 +56,7 @@ class OneText {
   int vocab() const { return runner_->config().decoder.vocab_size; }
 
  private:
-  explicit OneText(std::unique_ptr<Runner> runner)
+  explicit CachedModel(std::unique_ptr<Runner> runner)
       : runner_(std::move(runner)), blocks_(static_cast<size_t>(runner_->kv_blocks())) {
     std::iota(blocks_.begin(), blocks_.end(), 0);
   }
@@ -68,7 +68,7 @@ class OneText {
 
 class Explanation {
  public:
-  Explanation(const ExplainFlags& flags, const Tokenizer& tokenizer, OneText target, OneText draft,
+  Explanation(const ExplainFlags& flags, const Tokenizer& tokenizer, CachedModel target, CachedModel draft,
               Controls target_controls, Controls draft_controls)
       : flags_(flags),
         tokenizer_(tokenizer),
@@ -171,9 +171,10 @@ class Explanation {
   void Bars(const char* name, const Probability& probability) const {
     std::vector<std::pair<double, TokenId>> tokens;
     for (TokenId token = 0; token < target_.vocab(); ++token) tokens.emplace_back(-probability(token), token);
-    std::partial_sort(tokens.begin(), tokens.begin() + kBars, tokens.end());
-    for (int i = 0; i < kBars && tokens[static_cast<size_t>(i)].first < 0; ++i) {
-      const auto [negative, token] = tokens[static_cast<size_t>(i)];
+    const auto end = tokens.begin() + std::min<ptrdiff_t>(kBars, std::ssize(tokens));
+    std::partial_sort(tokens.begin(), end, tokens.end());
+    for (const auto& [negative, token] : std::span(tokens.begin(), end)) {
+      if (negative == 0) break;
       const auto length = static_cast<size_t>(std::max(1.0, -negative * kBarColumns));
       absl::PrintF("     %4s(%s)%s %.4f %s\n", name, Shown(token),
                    std::string(14 - std::min<size_t>(14, Shown(token).size()), ' '), -negative,
@@ -192,7 +193,7 @@ class Explanation {
 
   const ExplainFlags& flags_;
   const Tokenizer& tokenizer_;
-  OneText target_, draft_;
+  CachedModel target_, draft_;
   Controls target_controls_, draft_controls_;
   const RandomKey key_;
 };
@@ -209,8 +210,8 @@ absl::StatusOr<int> RunExplain(const ExplainFlags& flags) {
   std::vector<TokenId> text = OUTRIDER_TRY(tokenizer->Encode(flags.prompt, /*add_special_tokens=*/true));
   if (text.empty()) return Invalid("the prompt has no token");
   const size_t most = text.size() + 1 + static_cast<size_t>(flags.rounds * (flags.draft_tokens + 1));
-  OneText target = OUTRIDER_TRY(OneText::Load(target_model, most));
-  OneText draft = OUTRIDER_TRY(OneText::Load(draft_model, most));
+  CachedModel target = OUTRIDER_TRY(CachedModel::Load(target_model, most));
+  CachedModel draft = OUTRIDER_TRY(CachedModel::Load(draft_model, most));
   const SamplingParams sampling = {
       .temperature = flags.temperature, .top_k = flags.top_k, .top_p = flags.top_p};
   Controls of_target = OUTRIDER_TRY(Controls::Create(sampling, text.size(), target.vocab()));

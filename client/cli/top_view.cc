@@ -51,6 +51,7 @@ bool Matches(const MetricLabels& labels, const MetricLabels& wanted) {
 }
 
 constexpr int kBarWidth = 20;
+constexpr char kStartTime[] = "process_start_time_seconds";
 
 std::string Name(const char* metric) { return absl::StrCat("outrider_", metric); }
 
@@ -282,7 +283,10 @@ std::string TopView(const MetricsPages& before, const MetricsPages& after, doubl
       text += Line(kServiceNames[service], "no answer");
       continue;
     }
-    const MetricsChange change{*before[service], *after[service]};
+    // Counters of a process that has started in between begin at 0.
+    const MetricsPage start;
+    const bool same = before[service]->Sum(kStartTime) == after[service]->Sum(kStartTime);
+    const MetricsChange change{same ? *before[service] : start, *after[service]};
     if (service == kCoordinator) {
       text += Requests(change, seconds) + Acceptance(change) + ChosenDraftTokens(change) +
               Rounds(change, seconds);

@@ -71,10 +71,15 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
     if (status.ok()) break;
     const bool one_sample = request.n() <= 1 && !request.has_beam();
     const bool resumable = completions.size() == 1 && (one_sample || completions[0].tokens.empty());
-    if (status.code() != absl::StatusCode::kUnavailable || !resumable || absl::Now() + pause > last_retry) {
+    if (status.code() != absl::StatusCode::kUnavailable || !resumable ||
+        absl::Now() + pause > std::min(last_retry, deadline)) {
       return status;
     }
-    absl::SleepFor(pause);
+    if (cancellation == nullptr) {
+      absl::SleepFor(pause);
+    } else if (!cancellation->Pause(pause)) {
+      return absl::CancelledError("cancelled");
+    }
     pause = std::min(2 * pause, kLongestPause);
     *wanted.mutable_resume_from() = request.resume_from();
     for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());

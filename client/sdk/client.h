@@ -52,6 +52,11 @@ class Cancellation {
     if (!cancelled_) context_ = context;
     return !cancelled_;
   }
+  // Returns false as soon as cancelled.
+  bool Pause(absl::Duration duration) {
+    absl::MutexLock lock(&mutex_);
+    return !mutex_.AwaitWithTimeout(absl::Condition(&cancelled_), duration);
+  }
   void Detach() {
     absl::MutexLock lock(&mutex_);
     context_ = nullptr;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,25 +18,28 @@ namespace {
 constexpr size_t kAlignment = 64;
 constexpr uintptr_t kHugePage = uintptr_t{2} << 20;
 
-// Reads the number after `key` (the first one if `key` is empty) from a file of the kernel; max if there is
-// none.
-size_t ReadBytes(const char* path, const std::string& key) {
+// Reads the number after `key` (the first one if `key` is empty) from a file of the kernel; nullopt if there
+// is none.
+std::optional<size_t> ReadNumber(const std::string& path, const std::string& key) {
   std::ifstream file(path);
   std::string word;
   while (!key.empty() && file >> word && word != key) {
   }
   size_t value = 0;
-  return file >> value ? value : std::numeric_limits<size_t>::max();
+  return file >> value ? std::optional(value) : std::nullopt;
 }
 
 }  // namespace
 
-size_t AvailableMemory() {
-  const size_t kilobytes = ReadBytes("/proc/meminfo", "MemAvailable:");
-  const size_t machine = kilobytes > std::numeric_limits<size_t>::max() / 1024 ? kilobytes : kilobytes * 1024;
-  const size_t limit = ReadBytes("/sys/fs/cgroup/memory.max", "");
-  const size_t taken = ReadBytes("/sys/fs/cgroup/memory.current", "");
-  return std::min(machine, limit > taken ? limit - taken : machine);
+size_t AvailableMemory(const std::string& proc, const std::string& cgroup) {
+  const auto kilobytes = ReadNumber(proc + "/meminfo", "MemAvailable:");
+  const size_t machine = kilobytes ? *kilobytes * 1024 : std::numeric_limits<size_t>::max();
+  const auto limit = ReadNumber(cgroup + "/memory.max", "");
+  const auto taken = ReadNumber(cgroup + "/memory.current", "");
+  if (!limit || !taken) return machine;
+  const size_t files = ReadNumber(cgroup + "/memory.stat", "inactive_file").value_or(0);
+  const size_t held = *taken - std::min(*taken, files);
+  return std::min(machine, *limit - std::min(*limit, held));
 }
 
 absl::StatusOr<Buffer> Buffer::Allocate(size_t bytes, absl::string_view what) {

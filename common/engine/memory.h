@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,7 +30,7 @@ class Buffer {
 };
 
 // Bytes that this process can still allocate: the machine's available memory, or what is left of its cgroup's
-// limit if that is less.
-size_t AvailableMemory();
+// limit if that is less. Inactive pages of files count as available, since the kernel drops them.
+size_t AvailableMemory(const std::string& proc = "/proc", const std::string& cgroup = "/sys/fs/cgroup");
 
 }  // namespace outrider

@@ -123,6 +123,8 @@ void LogException(absl::string_view event, const std::exception_ptr& exception) 
     std::rethrow_exception(exception);
   } catch (const std::exception& error) {
     LogError(event, {{"error", error.what()}});
+  } catch (...) {
+    LogError(event, {{"error", "not a std::exception"}});
   }
 }
 

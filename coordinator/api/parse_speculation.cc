@@ -16,7 +16,7 @@
 namespace outrider {
 namespace {
 
-constexpr int kDepth = 4;  // of a tree whose shape gives no depth, when the policy chooses K
+constexpr int kAdaptiveTreeDepth = 4;  // of a tree whose shape gives no depth, when the policy chooses K
 
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
@@ -62,7 +62,7 @@ int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, i
   if (speculation.has_draft_tokens()) return request.draft_tokens;
   const auto* branching = std::get_if<Branching>(&shape);
   const int depth = branching != nullptr ? static_cast<int>(branching->children.size())
-                    : request.adaptive   ? kDepth
+                    : request.adaptive   ? kAdaptiveTreeDepth
                                          : request.draft_tokens;
   return std::min(depth, max_draft_tokens);
 }
@@ -121,8 +121,8 @@ absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
 }
 
 // With candidates the target cannot propose. If the default would, the draft service or none takes its place.
-absl::Status ReplaceProposer(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
-                             Request& request) {
+absl::Status ReplaceTargetDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
+                                  Request& request) {
   request.params.clear_proposer();
   if (ProposerOf(request.drafter) == v1::PROPOSER_UNSPECIFIED) return absl::OkStatus();
   if (speculation.drafter() == request.drafter) {
@@ -152,7 +152,7 @@ absl::Status CheckSampling(v1::SamplingParams sampling) {
   return FieldError(absl::StrCat("sampling.", set[0]->name()), "unset with beam search", "set");
 }
 
-absl::Status CheckOthers(const v1::GenerateRequest& proto) {
+absl::Status CheckFieldsForBeam(const v1::GenerateRequest& proto) {
   const v1::SpeculationOptions& speculation = proto.speculation();
   const auto none = [](bool is_set, absl::string_view field, absl::string_view allowed) {
     return is_set ? FieldError(field, absl::StrCat(allowed, " with beam search"), "set") : absl::OkStatus();
@@ -192,11 +192,12 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
                           const v1::ServerInfo& target, bool repeatable, Request& request) {
   request.drafter = speculation.drafter();
   if (request.drafter == v1::DRAFTER_KIND_UNSPECIFIED) {
-    // AUTO drafts no trees, so a request with a grammar and a tree keeps the default drafter.
+    // AUTO drafts from grammars and predictions, but no trees: a request for a tree keeps the default
+    // drafter.
     const std::string& tree = speculation.tree().empty() ? defaults.tree : speculation.tree();
-    const bool is_forced = request.params.sampling().has_grammar() && (tree == "none" || tree == "auto");
-    request.drafter =
-        is_forced || !request.prediction.empty() ? v1::DRAFTER_KIND_AUTO : DefaultDrafter(defaults);
+    const bool is_known = request.params.sampling().has_grammar() || !request.prediction.empty();
+    const bool takes_auto = is_known && (tree == "none" || tree == "auto");
+    request.drafter = takes_auto ? v1::DRAFTER_KIND_AUTO : DefaultDrafter(defaults);
   }
   OUTRIDER_TRY(CheckDrafter(request.drafter, defaults, &target));
   if (request.drafter == v1::DRAFTER_KIND_GRAMMAR && !request.params.sampling().has_grammar()) {
@@ -286,8 +287,8 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   if (!beam.has_length_penalty()) beam.set_length_penalty(1);
   const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
   OUTRIDER_TRY(CheckOptions(beam, max_width));
-  OUTRIDER_TRY(CheckOthers(proto));
-  OUTRIDER_TRY(ReplaceProposer(proto.speculation(), defaults, request));
+  OUTRIDER_TRY(CheckFieldsForBeam(proto));
+  OUTRIDER_TRY(ReplaceTargetDrafter(proto.speculation(), defaults, request));
   if (request.samples > static_cast<int>(beam.width())) {
     return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
                       absl::StrCat(request.samples));

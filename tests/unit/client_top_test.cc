@@ -114,6 +114,14 @@ TEST(TopView, DoesNotSpeakOfADraftThatTheCoordinatorDoesNotHave) {
   EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("\ndraft "));
 }
 
+TEST(TopView, CountsFromZeroAfterARestart) {
+  const MetricsPages before =
+      Pages("process_start_time_seconds 100\noutrider_generation_tokens_total 5000\n", "");
+  const MetricsPages after =
+      Pages("process_start_time_seconds 101\noutrider_generation_tokens_total 30\n", "");
+  EXPECT_THAT(TopView(before, after, 2), HasSubstr("15.0/s out"));
+}
+
 TEST(TopView, HasNoNumberForWhatDidNotHappen) {
   const MetricsPages idle = Pages("outrider_target_up 1\n", "");
   EXPECT_THAT(TopView(idle, idle, 2), Not(HasSubstr("nan")));

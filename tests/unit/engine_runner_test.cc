@@ -100,6 +100,25 @@ TEST(RunnerLoad, SizesThePoolByTheFreeMemoryButNoLargerThanCanBeUsed) {
   EXPECT_GT((*runner)->kv_blocks(), 1);
 }
 
+TEST(AvailableMemory, IsWhatACgroupLeavesWithoutPagesOfFiles) {
+  const TemporaryFolder folder;
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder.path() + "/" + name) << text;
+  };
+  const auto available = [&] { return AvailableMemory(folder.path(), folder.path()); };
+  write("meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n");
+  EXPECT_EQ(available(), 5000 * 1024) << "no cgroup";
+  write("memory.max", "max\n");
+  write("memory.current", "100000\n");
+  EXPECT_EQ(available(), 5000 * 1024) << "no limit";
+  write("memory.max", "120000\n");
+  EXPECT_EQ(available(), 20000);
+  write("memory.stat", "anon 60000\ninactive_file 30000\n");
+  EXPECT_EQ(available(), 50000);
+  write("memory.current", "150000\n");
+  EXPECT_EQ(available(), 0) << "files are all that could go";
+}
+
 TEST(RunnerLoad, LetsOthersSizeThePoolUnlessItsSizeIsGiven) {
   RunnerOptions options = Options(kModel);
   options.kv_blocks = 0;

@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstring>
 #include <filesystem>
@@ -135,6 +136,8 @@ TEST_F(GgufFileTest, ReadsShards) {
 TEST_F(GgufFileTest, NamesAFileThatIsNotThereOrNone) {
   EXPECT_EQ(GgufFile::Open(Path("none.gguf")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(GgufFile::Open(folder_.string()).status().code(), absl::StatusCode::kFailedPrecondition);
+  ASSERT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
+  EXPECT_EQ(GgufFile::Open(Path("fifo")).status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Damage(""), HasSubstr("not a GGUF file, or truncated"));
   EXPECT_THAT(Damage("GGUX" + content_.Bytes().substr(4)), HasSubstr("not a GGUF file"));
 }

@@ -101,6 +101,14 @@ TEST_F(ParseDrafterTest, WithAGrammarAutoIsTheDefault) {
   EXPECT_EQ(Parse(v1::DRAFTER_KIND_COPY)->drafter, v1::DRAFTER_KIND_COPY);
 }
 
+TEST_F(ParseDrafterTest, WithAPredictionAutoIsTheDefault) {
+  proto_.set_prediction("The little boy");
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_AUTO);
+  defaults_.drafter = v1::DRAFTER_KIND_EAGLE;
+  speculation().set_tree("2x1");
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_EAGLE) << "which makes trees";
+}
+
 TEST_F(ParseDrafterTest, AGrammarDraftsForRequestsThatHaveOne) {
   EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_GRAMMAR),
               HasSubstr("grammar; allowed: another, without sampling.grammar"));

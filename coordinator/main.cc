@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<Gateway>> StartGateway(const Flags& flags, Server
   options.limits.max_connections =
       std::min(std::max(options.limits.max_connections,
                         2 * (flags.admission.max_samples + flags.admission.max_waiting)),
-               MostConnections());
+               MaxConnections());
   return Gateway::Start(std::move(options), process.rpc().InProcessChannel());
 }
 
@@ -257,7 +257,7 @@ absl::Status Serve(const Flags& flags) {
   // The executor runs until the process ends, so that calls that arrive during shutdown are answered too.
   std::thread executor([&context] { context.Run(); });
   const StallWatch watch("executor", kStallTimeout, ExecutorIsStuck(context.get_executor()),
-                         [process](bool hangs) { process->CountStall(hangs); });
+                         [process](bool hangs) { process->ReportStall(hangs); });
   process->AwaitEnd(
       [&] { asio::post(context.get_executor(), asio::use_future([&] { admission.Close(); })).wait(); });
   const Clock::duration patience = ToDuration(flags.process.drain_seconds);

@@ -27,7 +27,7 @@ constexpr uint32_t kSampledTokens = kLength + 3;
 constexpr double kLeastExpected = 5;
 // The p-value below which texts count as not having the target's distribution. With ten drafters, a correct
 // one is accused once in a hundred thousand runs.
-constexpr double kDamning = 1e-6;
+constexpr double kMinPValue = 1e-6;
 
 constexpr const char* kPrompts[] = {"The best way to learn a language is",
                                     "Once upon a time, in a small village by the sea,",
@@ -85,9 +85,9 @@ std::vector<v1::DrafterKind> DraftersOf(const v1::DescribeResponse& description)
   return drafters;
 }
 
-class Comparison {
+class DrafterComparison {
  public:
-  Comparison(const CompareFlags& flags, Connection& connection, const Client& client, Signals& signals)
+  DrafterComparison(const CompareFlags& flags, Connection& connection, const Client& client, Signals& signals)
       : flags_(flags), connection_(connection), client_(client), signals_(signals) {}
 
   // One row for each drafter.
@@ -214,7 +214,7 @@ bool Print(const std::vector<Row>& rows, size_t prompts, uint32_t samples) {
               "of plain", "tokens a call");
   bool same = true;
   for (const Row& row : rows) {
-    const bool equal = row.equal == static_cast<int>(prompts), fits = row.p >= kDamning;
+    const bool equal = row.equal == static_cast<int>(prompts), fits = row.p >= kMinPValue;
     same = same && equal && fits;
     std::printf("%-12s %14s %22s %10.1f %9.2f %14.2f\n", NameOf(row.drafter).c_str(),
                 absl::StrFormat("%d of %d equal", row.equal, prompts).c_str(),
@@ -243,7 +243,7 @@ absl::StatusOr<int> RunCompare(const CompareFlags& given) {
   if (stop_signal != 0) return 128 + stop_signal;
   OUTRIDER_TRY(connection.status());
   const Client* const client = OUTRIDER_TRY(connection->client());
-  Comparison comparison(flags, *connection, *client, signals);
+  DrafterComparison comparison(flags, *connection, *client, signals);
   const absl::StatusOr<std::vector<Row>> rows = comparison.Run();
   if (comparison.signal() != 0) return 128 + comparison.signal();
   OUTRIDER_TRY(rows.status());

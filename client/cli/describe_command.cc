@@ -56,16 +56,13 @@ std::string StateLines(const v1::DescribeResponse& description) {
 // Acceptance and canary since the start; empty before the first draft.
 std::string TotalsLine(const v1::SpeculationTotals& totals) {
   if (totals.drafts() == 0) return "";
-  const auto ratio = [](auto a, auto b) {
-    return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0.0;
-  };
   std::string line =
       absl::StrFormat("%-12s %.1f %% of %d drafted tokens accepted, %.2f tokens a call of the target",
-                      "so far", 100 * ratio(totals.accepted(), totals.drafted()), totals.drafted(),
-                      ratio(totals.emitted(), totals.rounds()));
+                      "so far", 100 * Quotient(totals.accepted(), totals.drafted()), totals.drafted(),
+                      Quotient(totals.emitted(), totals.rounds()));
   if (totals.expected_accepted() > 0) {
     absl::StrAppendFormat(&line, ", observed / expected acceptance %.3f",
-                          ratio(totals.observed_accepted(), totals.expected_accepted()));
+                          Quotient(totals.observed_accepted(), totals.expected_accepted()));
   }
   return line + "\n";
 }

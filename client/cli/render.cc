@@ -137,8 +137,6 @@ Json CompletionJson(const Completion& completion) {
   return json;
 }
 
-double Quotient(double a, double b) { return b > 0 ? a / b : 0; }
-
 // The speed after the first token. The time for the prompt has nothing to do with speculation, and depends on
 // the prefix cache.
 std::string Speed(const v1::Usage& usage) {
@@ -194,8 +192,8 @@ std::string Renderer::Legend() const {
 
 std::string Renderer::RoundLegend() const {
   return absl::StrCat("a line a round: ", Paint("accepted", v1::TOKEN_KIND_ACCEPTED), " ",
-                      Rejected("rejected"), " ", Own("corrected", v1::TOKEN_KIND_CORRECTED), " ",
-                      Own("bonus", v1::TOKEN_KIND_BONUS),
+                      Rejected("rejected"), " ", TargetToken("corrected", v1::TOKEN_KIND_CORRECTED), " ",
+                      TargetToken("bonus", v1::TOKEN_KIND_BONUS),
                       " plain; > begun while the round before was verified\n");
 }
 
@@ -216,7 +214,7 @@ std::string Renderer::Rejected(std::string_view text) const {
   return style_.colour ? absl::StrCat(kRejected, shown, kReset) : absl::StrCat("[-", shown, "-]");
 }
 
-std::string Renderer::Own(std::string_view text, v1::TokenKind kind) const {
+std::string Renderer::TargetToken(std::string_view text, v1::TokenKind kind) const {
   const std::string shown = Paint(text, kind);
   if (!style_.colour && kind == v1::TOKEN_KIND_CORRECTED) return absl::StrCat("{+", shown, "+}");
   if (!style_.colour && kind == v1::TOKEN_KIND_BONUS) return absl::StrCat("{*", shown, "*}");
@@ -263,15 +261,15 @@ std::string Renderer::Round(const v1::GenerateResponse& chunk) const {
   std::string line = absl::StrFormat("%4d%s ", trace.round(), trace.drafted_ahead() ? ">" : " ");
   line += Paint(kept, v1::TOKEN_KIND_ACCEPTED);
   line += Rejected(rejected);
-  if (chunk.tokens_size() > committed) line += Own(OnOneLine(trace.token_text()), trace.kind());
+  if (chunk.tokens_size() > committed) line += TargetToken(OnOneLine(trace.token_text()), trace.kind());
   return line + "\n" + Tree(trace, committed);
 }
 
 std::string Summary(const v1::Finish& finish) {
   const v1::SpeculationStats& stats = finish.speculation();
-  std::string line = absl::StrFormat(
-      "%s; %d target calls, %.2f tokens a call; ", Speed(finish.usage()), stats.rounds(),
-      Quotient(static_cast<double>(finish.usage().completion_tokens()), static_cast<double>(stats.rounds())));
+  std::string line =
+      absl::StrFormat("%s; %d target calls, %.2f tokens a call; ", Speed(finish.usage()), stats.rounds(),
+                      Quotient(finish.usage().completion_tokens(), stats.rounds()));
   if (stats.drafted() == 0) return line + "nothing was drafted";
   absl::StrAppendFormat(&line, "acceptance %.1f %% (%d of %d drafted)", 100 * stats.acceptance_rate(),
                         stats.accepted(), stats.drafted());

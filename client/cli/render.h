@@ -38,11 +38,14 @@ class Renderer {
   std::string Paint(std::string_view text, v1::TokenKind kind) const;
   std::string Rejected(std::string_view text) const;
   // The target's own token in the line of a round.
-  std::string Own(std::string_view text, v1::TokenKind kind) const;
+  std::string TargetToken(std::string_view text, v1::TokenKind kind) const;
   std::string Tree(const v1::RoundTrace& trace, int committed) const;
 
   OutputStyle style_;
 };
+
+// a / b, or 0 if b is 0.
+double Quotient(auto a, auto b) { return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 0.0; }
 
 // One line, without a line end: tokens, time to the first token, tokens/s after it, target calls, tokens per
 // call, acceptance.

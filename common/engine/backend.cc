@@ -91,7 +91,7 @@ const PluginDescription kTorchPlugin = {
     /*is_native=*/false};
 
 // The path: in OUTRIDER_PLUGIN_PATH if set, else where cmake --install puts it, else beside the program.
-std::filesystem::path FileOf(const PluginDescription& plugin) {
+std::filesystem::path PluginPath(const PluginDescription& plugin) {
   if (const char* const folder = std::getenv("OUTRIDER_PLUGIN_PATH")) {
     return std::filesystem::path(folder) / plugin.library;
   }
@@ -104,7 +104,7 @@ std::filesystem::path FileOf(const PluginDescription& plugin) {
 // Whether the plug-in's file exists. It may still fail to load.
 bool IsBuilt(const PluginDescription& plugin) {
   std::error_code error;
-  return std::filesystem::exists(FileOf(plugin), error);
+  return std::filesystem::exists(PluginPath(plugin), error);
 }
 
 // Loads models through a plug-in. FAILED_PRECONDITION, on one line, if the library or one of its dependencies
@@ -125,7 +125,8 @@ class PluginBackend final : public Backend {
   absl::StatusOr<std::unique_ptr<Model>> Load(const DecoderConfig& spec, const TensorSource& weights,
                                               const RunnerOptions& options,
                                               ThreadPool& threads) const override {
-    const absl::StatusOr<void*> create = FindInLibrary(FileOf(plugin_), plugin_.symbol, plugin_.how_to_build);
+    const absl::StatusOr<void*> create =
+        FindInLibrary(PluginPath(plugin_), plugin_.symbol, plugin_.how_to_build);
     if (!create.ok()) {
       return absl::FailedPreconditionError(absl::StrCat("--engine ", options.engine, " --device ",
                                                         options.device, ": ", create.status().message()));

@@ -30,7 +30,7 @@ static_assert(GgufFile::kFloat32 == GGML_TYPE_F32 && GgufFile::kFloat16 == GGML_
               GgufFile::kBFloat16 == GGML_TYPE_BF16);
 
 // Text from the file, escaped and on one line.
-std::string Shown(absl::string_view words) {
+std::string Escaped(absl::string_view words) {
   return absl::StrReplaceAll(absl::Utf8SafeCEscape(words), {{"\\'", "'"}, {"\\\"", "\""}});
 }
 
@@ -42,7 +42,7 @@ void TakeComplaint(ggml_log_level /*level*/, const char* text, void* /*user_data
   if (complaints == nullptr) return;
   absl::string_view words = absl::StripAsciiWhitespace(text);
   if (const size_t colon = words.find(": "); colon != words.npos) words.remove_prefix(colon + 2);
-  absl::StrAppend(complaints, complaints->empty() ? "" : "; ", Shown(words));
+  absl::StrAppend(complaints, complaints->empty() ? "" : "; ", Escaped(words));
 }
 
 // Element `i` of an array of numbers. `type` is that of an element, and neither a string nor an array.
@@ -194,7 +194,7 @@ absl::Status GgufFile::AddTensors(const gguf_context& context) {
   for (int64_t i = 0; i < gguf_get_n_tensors(&context); ++i) {
     const std::string name = gguf_get_tensor_name(&context, i);
     const auto damaged = [&](const auto&... parts) {
-      return Invalid(shards_[file].path(), ": tensor ", Shown(name), ": ", parts...);
+      return Invalid(shards_[file].path(), ": tensor ", Escaped(name), ": ", parts...);
     };
     const ggml_type type = gguf_get_tensor_type(&context, i);
     const int64_t* const sizes = gguf_get_tensor_ne(&context, i);

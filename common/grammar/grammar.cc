@@ -104,7 +104,7 @@ xgrammar::TokenizerInfo TokenizerOf(const std::vector<std::string>& tokens,
 // Empties the tokens with control characters other than line ends, which may be between values.
 std::vector<std::string> JsonTokens(std::vector<std::string> tokens) {
   for (std::string& token : tokens) {
-    if (HasOtherControls(token)) token.clear();
+    if (HasNonJsonControls(token)) token.clear();
   }
   return tokens;
 }

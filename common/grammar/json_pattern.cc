@@ -18,7 +18,7 @@ constexpr int kMaxNesting = 32;
 constexpr int kMaxUnrolled = 128;
 // The most states of a pattern that matches escapable characters, with repetitions unrolled. XGrammar builds
 // no automaton for a larger one, and then a quote that a class matches does not end the string.
-constexpr int64_t kMaxSize = 4000;
+constexpr int64_t kMaxStates = 4000;
 
 constexpr std::string_view kPunctuation = R"(!"#$%&'()*+,-./:;<=>?@[\]^_`{|}~)";
 
@@ -52,7 +52,7 @@ class PatternChecker {
     if (rest_.ends_with('$') && !IsEscaped(rest_.size() - 1)) rest_.remove_suffix(1);
     const Size size = OUTRIDER_TRY(Alternatives());
     if (!rest_.empty()) return Invalid("an unmatched ", std::string(rest_.substr(0, 1)));
-    if (size.escapable && size.states > kMaxSize) return TooLarge();
+    if (size.matches_escaped && size.states > kMaxStates) return TooLarge();
     return absl::OkStatus();
   }
 
@@ -61,10 +61,10 @@ class PatternChecker {
   struct Size {
     int64_t states = 0;
     bool is_character = false;
-    bool loops = false;       // it has a repetition that may go on after an accepting state
-    bool is_counted = false;  // it has a repetition with different counts
-    bool escapable = false;   // it matches characters that a JSON string has only escaped, which the
-                              // automaton must leave out
+    bool loops = false;            // it has a repetition that may go on after an accepting state
+    bool is_counted = false;       // it has a repetition with different counts
+    bool matches_escaped = false;  // it matches characters that a JSON string has only escaped, which the
+                                   // automaton must leave out
   };
 
   static absl::Status TooLarge() {
@@ -95,7 +95,7 @@ class PatternChecker {
         all.states += one.states;
         all.loops = all.loops || one.loops;
         all.is_counted = all.is_counted || one.is_counted;
-        all.escapable = all.escapable || one.escapable;
+        all.matches_escaped = all.matches_escaped || one.matches_escaped;
       }
       has_several = has_several || rest_.starts_with('|');
     } while (Eat('|'));
@@ -121,7 +121,7 @@ class PatternChecker {
         return Invalid("\"{n,}\" after a group: write it {n} times, then with a \"*\"");
       size.is_counted = size.is_counted || (most && most != least);
       size.loops = size.loops || most != least;
-      size.states = std::min(size.states * copies, kMaxSize + 1);
+      size.states = std::min(size.states * copies, kMaxStates + 1);
     } else if (Eat('*') || Eat('+')) {
       size.loops = true;
     } else if (Eat('?')) {
@@ -173,7 +173,7 @@ class PatternChecker {
     }
     return Size{.states = characters.others ? 8 : 1,
                 .is_character = true,
-                .escapable = (characters.ascii & ~plain.ascii).any()};
+                .matches_escaped = (characters.ascii & ~plain.ascii).any()};
   }
 
   static Characters Single(uint32_t c) {
@@ -211,7 +211,7 @@ class PatternChecker {
       if (!is_range) {
         // XGrammar's \s has only ASCII spaces. The complement of \D or \W has no characters beyond ASCII, but
         // Complement would set `others`.
-        if (!first && negated && !complements_) return Invalid("\\s, \\D or \\W in a negated class");
+        if (!first && negated && !negatable_) return Invalid("\\s, \\D or \\W in a negated class");
         characters.ascii |= part.ascii;
         characters.others = characters.others || part.others;
         continue;
@@ -241,7 +241,7 @@ class PatternChecker {
       return std::pair(Single(character), std::optional(character));
     };
     if (kPunctuation.find(c) != std::string_view::npos) return single(static_cast<unsigned char>(c));
-    complements_ = c == 'd' || c == 'w';
+    negatable_ = c == 'd' || c == 'w';
     Characters set;
     switch (c) {
       case 't':
@@ -294,7 +294,7 @@ class PatternChecker {
 
   std::string_view rest_;
   int nesting_ = 0;
-  bool complements_ = false;  // whether the last escape was a set that a negated class may have
+  bool negatable_ = false;  // whether the last escape was a set that a negated class may have
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ const std::map<std::string, Words, std::less<>>& AssertionsOf() {
   return *assertions;
 }
 // XGrammar looks at the first of these that a schema has, and at assertions beside it only if it is "type".
-constexpr const char* kChief[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"};
+constexpr const char* kMainKeywords[] = {"$ref", "const", "enum", "anyOf", "oneOf", "allOf", "type"};
 // XGrammar ignores these keywords, or takes them for limits on all items.
 constexpr const char* kIgnored[] = {"not",
                                     "if",
@@ -83,8 +83,8 @@ class SchemaChecker {
     if (schema.value("uniqueItems", Json(false)) != false) return Refuse(at, "uniqueItems is not supported");
     if (schema.contains("$id") && &schema != &root_) return Refuse(at, "$id below the root is not supported");
     OUTRIDER_TRY(IsDistinct(schema, at, is_name));
-    for (const char* const chief : kChief) {
-      if (schema.contains(chief)) return Chief(chief, schema, at);
+    for (const char* const keyword : kMainKeywords) {
+      if (schema.contains(keyword)) return CheckMainKeyword(keyword, schema, at);
     }
     if (is_name) return String(schema, at);
     if (schema.contains("properties") || schema.contains("additionalProperties") ||
@@ -116,23 +116,24 @@ class SchemaChecker {
     return absl::OkStatus();
   }
 
-  absl::Status Chief(const std::string& chief, const Json& schema, const std::string& at) {
-    if (chief == "type") return Types(schema, at);
-    OUTRIDER_TRY(NoAssertionBeside(chief, schema, at));
-    const bool is_finite = chief == "const" || chief == "enum";
-    for (const char* const other : kChief) {
-      if (other == chief || !schema.contains(other)) continue;
+  absl::Status CheckMainKeyword(const std::string& keyword, const Json& schema, const std::string& at) {
+    if (keyword == "type") return Types(schema, at);
+    OUTRIDER_TRY(NoAssertionBeside(keyword, schema, at));
+    const bool is_finite = keyword == "const" || keyword == "enum";
+    for (const char* const other : kMainKeywords) {
+      if (other == keyword || !schema.contains(other)) continue;
       if (is_finite && absl::string_view(other) == "type") continue;
-      if (chief == "const" && absl::string_view(other) == "enum") continue;
-      return Refuse(at, absl::StrCat(other, " is not supported with ", chief));
+      if (keyword == "const" && absl::string_view(other) == "enum") continue;
+      return Refuse(at, absl::StrCat(other, " is not supported with ", keyword));
     }
     if (is_finite) return Values(schema, at);
-    const Json& value = schema.at(chief);
-    if (chief == "$ref") return Reference(value, at);
-    if (!value.is_array() || value.empty()) return Refuse(at, absl::StrCat(chief, " is no list of schemas"));
-    if (chief == "allOf" && value.size() != 1)
+    const Json& value = schema.at(keyword);
+    if (keyword == "$ref") return Reference(value, at);
+    if (!value.is_array() || value.empty())
+      return Refuse(at, absl::StrCat(keyword, " is no list of schemas"));
+    if (keyword == "allOf" && value.size() != 1)
       return Refuse(at, "allOf is not supported but with one schema");
-    return All(value, absl::StrCat(at, "/", chief));
+    return All(value, absl::StrCat(at, "/", keyword));
   }
 
   absl::Status All(const Json& schemas, const std::string& at) {
@@ -170,7 +171,7 @@ class SchemaChecker {
     if (target == nullptr) return Refuse(at, "$ref is to nothing in this schema, or has escapes");
     const auto& uri = reference.get_ref<const std::string&>();
     if (!followed_.insert(uri).second) return absl::OkStatus();
-    if (references_.ComesBack(*target))
+    if (references_.IsSelfReferential(*target))
       return Refuse(at, "$ref leads back to itself with no value in between");
     if (target == &root_) return absl::OkStatus();
     if (++nesting_ > kMaxJsonNesting) return Refuse(at, "references are nested too deep");
@@ -252,11 +253,12 @@ class SchemaChecker {
       if (!prefix->is_array()) return Refuse(at, "prefixItems is no list of schemas");
       OUTRIDER_TRY(All(*prefix, absl::StrCat(at, "/prefixItems")));
     }
-    return First({"items", "unevaluatedItems"}, schema, at);
+    return FirstOf({"items", "unevaluatedItems"}, schema, at);
   }
 
   // Checks the first of two keywords that the schema has. It leaves nothing for the second to apply to.
-  absl::Status First(std::initializer_list<const char*> keywords, const Json& schema, const std::string& at) {
+  absl::Status FirstOf(std::initializer_list<const char*> keywords, const Json& schema,
+                       const std::string& at) {
     for (const char* const keyword : keywords) {
       if (schema.contains(keyword)) return Schema(schema[keyword], absl::StrCat(at, "/", keyword), false);
     }
@@ -279,7 +281,7 @@ class SchemaChecker {
       }
     }
     OUTRIDER_TRY(All(properties, absl::StrCat(at, "/properties")));
-    OUTRIDER_TRY(First({"additionalProperties", "unevaluatedProperties"}, schema, at));
+    OUTRIDER_TRY(FirstOf({"additionalProperties", "unevaluatedProperties"}, schema, at));
     const bool others = HasOthers(schema);
     if (!properties.empty()) {
       for (const char* const keyword : {"patternProperties", "propertyNames"}) {
@@ -323,12 +325,12 @@ class SchemaChecker {
     if (is_closed) return Refuse(at, "propertyNames is not supported where there are no properties");
     const Json& names = schema["propertyNames"];
     if (!names.is_object()) return Refuse(names_at, "no schema of names");
-    const bool has_chief =
-        std::ranges::any_of(kChief, [&](const char* chief) { return names.contains(chief); });
+    const bool has_main_keyword =
+        std::ranges::any_of(kMainKeywords, [&](const char* keyword) { return names.contains(keyword); });
     const bool has_other =
         std::ranges::any_of(std::initializer_list<const char*>{"pattern", "minLength", "maxLength", "format"},
                             [&](const char* keyword) { return names.contains(keyword); });
-    if (has_chief ? !references_.HasOnlyStrings(names, kMaxJsonNesting) : !has_other) {
+    if (has_main_keyword ? !references_.HasOnlyStrings(names, kMaxJsonNesting) : !has_other) {
       return Refuse(names_at, "a schema of names that XGrammar would write other values for");
     }
     return Schema(names, names_at, /*is_name=*/true);

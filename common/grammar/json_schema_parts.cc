@@ -78,17 +78,17 @@ const Json* SchemaReferences::Target(const Json& reference) const {
   return target;
 }
 
-bool SchemaReferences::ComesBack(const Json& schema) {
+bool SchemaReferences::IsSelfReferential(const Json& schema) {
   if (known_.contains(&schema) || !schema.is_object()) return false;
   if (!within_.insert(&schema).second) return true;
   if (schema.contains("$ref")) {
     const Json* const target = Target(schema["$ref"]);
-    if (target != nullptr && ComesBack(*target)) return true;
+    if (target != nullptr && IsSelfReferential(*target)) return true;
   }
   for (const char* const keyword : {"anyOf", "oneOf", "allOf"}) {
     if (!schema.contains(keyword)) continue;
     const Json& schemas = schema[keyword];
-    if (std::any_of(schemas.begin(), schemas.end(), [&](const Json& one) { return ComesBack(one); }))
+    if (std::any_of(schemas.begin(), schemas.end(), [&](const Json& one) { return IsSelfReferential(one); }))
       return true;
   }
   within_.erase(&schema);

@@ -41,13 +41,13 @@ class SchemaReferences {
   // The schema that a reference points to; null if XGrammar finds another one or none.
   const Json* Target(const Json& reference) const;
   // Whether `schema` applies itself to the same value again, by references. Such a schema has no meaning.
-  bool ComesBack(const Json& schema);
+  bool IsSelfReferential(const Json& schema);
   // Whether XGrammar allows only strings for the schema. Looks at most `depth` references or subschemas deep.
   bool HasOnlyStrings(const Json& schema, int depth) const;
 
  private:
   const Json& root_;
-  std::set<const Json*> within_, known_;  // for ComesBack: in progress, and done
+  std::set<const Json*> within_, known_;  // for IsSelfReferential: in progress, and done
 };
 
 }  // namespace outrider

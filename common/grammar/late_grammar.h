@@ -10,10 +10,10 @@
 
 namespace outrider {
 
-// Its masks remove nothing until it has come. For drafts, whose q is what they sample from. Thread-safe.
+// Its masks remove nothing until it is set. For drafts, whose q is what they sample from. Thread-safe.
 class LateGrammar final : public TokenMaskSource, public std::enable_shared_from_this<LateGrammar> {
  public:
-  void Come(std::shared_ptr<const TokenMaskSource> source) {
+  void Set(std::shared_ptr<const TokenMaskSource> source) {
     const std::lock_guard lock(mutex_);
     source_ = std::move(source);
   }
@@ -37,7 +37,7 @@ class LateGrammar final : public TokenMaskSource, public std::enable_shared_from
 
    private:
     const std::shared_ptr<const LateGrammar> grammar_;
-    AnyTokenMask mask_;  // null until the grammar has come
+    AnyTokenMask mask_;  // null until the grammar is set
   };
 
   std::shared_ptr<const TokenMaskSource> source() const {

@@ -12,16 +12,16 @@ namespace outrider {
 namespace {
 
 // Whether a part of a tag may allow text that JSON does not: control characters.
-bool HasOtherText(const Json& part) {
+bool MayHaveNonJsonControls(const Json& part) {
   constexpr const char* kJsonTypes[] = {
       "structural_tag", "const_string", "json_schema", "sequence", "or", "tag", "tags_with_separator"};
-  if (part.is_string()) return HasOtherControls(part.get_ref<const std::string&>());
+  if (part.is_string()) return HasNonJsonControls(part.get_ref<const std::string&>());
   if (part.is_object()) {
     const Json type = part.value("type", Json());
     if (type == "json_schema") return false;
     if (type.is_string() && !IsAmong(type.get_ref<const std::string&>(), kJsonTypes)) return true;
   }
-  return part.is_structured() && std::ranges::any_of(part, HasOtherText);
+  return part.is_structured() && std::ranges::any_of(part, MayHaveNonJsonControls);
 }
 
 absl::Status CheckTagPart(const Json& part, bool lengths) {
@@ -38,14 +38,14 @@ absl::Status CheckTagPart(const Json& part, bool lengths) {
 
 }  // namespace
 
-bool HasOtherControls(absl::string_view text) {
+bool HasNonJsonControls(absl::string_view text) {
   return std::ranges::any_of(
       text, [](char c) { return static_cast<unsigned char>(c) < ' ' && c != '\n' && c != '\r'; });
 }
 
 absl::StatusOr<bool> CheckStructuralTag(const std::string& tag) {
   const Json root = OUTRIDER_TRY(ParseNested(tag));
-  const bool is_json = !HasOtherText(root);
+  const bool is_json = !MayHaveNonJsonControls(root);
   OUTRIDER_TRY(CheckTagPart(root, /*lengths=*/is_json));
   return is_json;
 }

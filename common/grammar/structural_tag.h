@@ -15,6 +15,6 @@ absl::StatusOr<bool> CheckStructuralTag(const std::string& tag);
 
 // Whether a text has a control character other than line ends. XGrammar allows them in strings that have a
 // length, where JSON does not.
-bool HasOtherControls(absl::string_view text);
+bool HasNonJsonControls(absl::string_view text);
 
 }  // namespace outrider

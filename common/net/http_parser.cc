@@ -64,7 +64,7 @@ size_t HttpParser::Put(absl::string_view bytes) {
   return taken;
 }
 
-std::optional<HttpProblem> HttpParser::FindUncertainty() const {
+std::optional<HttpProblem> HttpParser::FindAmbiguity() const {
   const auto& head = parser_->of_beast.get();
   const size_t hosts = head.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && head.version() >= 11)) {
@@ -90,7 +90,7 @@ std::optional<HttpProblem> HttpParser::FindUncertainty() const {
 }
 
 HttpRequest HttpParser::TakeHead() {
-  problem_ = FindUncertainty();
+  problem_ = FindAmbiguity();
   const auto& head = parser_->of_beast.get();
   std::string target = ToString(head.target());
   HttpRequest request{

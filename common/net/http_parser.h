@@ -109,7 +109,7 @@ class HttpParser {
  private:
   struct Parser;
 
-  std::optional<HttpProblem> FindUncertainty() const;
+  std::optional<HttpProblem> FindAmbiguity() const;
 
   const HttpLimits& limits_;
   const std::unique_ptr<Parser> parser_;

@@ -139,8 +139,8 @@ std::string HttpStream::ClientCertificate() {
 HttpStream::HttpStream(Socket socket, std::shared_ptr<asio::ssl::context> tls)
     : socket_(std::move(socket)),
       context_(std::move(tls)),
-      came_(socket_.get_executor()),
-      done_(socket_.get_executor()) {
+      read_event_(socket_.get_executor()),
+      write_event_(socket_.get_executor()) {
   if (context_ != nullptr) tls_.emplace(socket_, *context_);
 }
 
@@ -150,11 +150,11 @@ asio::awaitable<bool> HttpStream::Handshake(Clock::time_point deadline) {
   tls_->async_handshake(asio::ssl::stream_base::server, [self = shared_from_this()](const error_code& error) {
     self->busy_ = false;
     self->error_ = error;
-    self->done_.Notify();
+    self->write_event_.Notify();
   });
   while (busy_) {
     if (Clock::now() >= deadline) Close();
-    co_await done_.Wait(socket_.is_open() ? deadline : Clock::time_point::max());
+    co_await write_event_.Wait(socket_.is_open() ? deadline : Clock::time_point::max());
   }
   co_return !error_;
 }
@@ -169,7 +169,7 @@ void HttpStream::StartRead() {
                               self->received_.append(self->piece_.data(), bytes);
                               if (error) self->End();
                               if (self->watched_ && self->received_.size() < kReadAhead) self->StartRead();
-                              self->came_.Notify();
+                              self->read_event_.Notify();
                             });
   });
 }
@@ -180,7 +180,7 @@ asio::awaitable<HttpStream::Read> HttpStream::ReadMore(Clock::time_point deadlin
   while (received_.size() == before) {
     if (ended_) co_return Read::kEnd;
     if (Clock::now() >= deadline) co_return Read::kLate;
-    co_await came_.Wait(deadline);
+    co_await read_event_.Wait(deadline);
   }
   co_return Read::kMore;
 }
@@ -194,14 +194,14 @@ asio::awaitable<bool> HttpStream::Write(absl::string_view bytes, Clock::duration
                                  self->busy_ = false;
                                  self->error_ = error;
                                  self->written_ = written;
-                                 self->done_.Notify();
+                                 self->write_event_.Notify();
                                });
     });
     const Clock::time_point deadline = Clock::now() + patience;
     // The bytes must stay where they are until the write has ended.
     while (busy_) {
       if (Clock::now() >= deadline) Close();
-      co_await done_.Wait(socket_.is_open() ? deadline : Clock::time_point::max());
+      co_await write_event_.Wait(socket_.is_open() ? deadline : Clock::time_point::max());
     }
     if (error_) co_return false;
     bytes.remove_prefix(written_);
@@ -220,7 +220,7 @@ asio::awaitable<void> HttpStream::Linger(Clock::time_point deadline) {
   while (!ended_ && Clock::now() < deadline) {
     received_.clear();
     StartRead();
-    co_await came_.Wait(deadline);
+    co_await read_event_.Wait(deadline);
   }
   Close();
 }

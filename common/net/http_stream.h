@@ -114,13 +114,13 @@ class HttpStream : public std::enable_shared_from_this<HttpStream> {
   bool ended_ = false;
   bool watched_ = false;
   std::function<void()> on_gone_;
-  SocketEvent came_;  // notified of bytes, and of the end
+  SocketEvent read_event_;  // notified of bytes, and of the end
 
   // State of the handshake or the write in progress.
   bool busy_ = false;
   boost::system::error_code error_;
   size_t written_ = 0;
-  SocketEvent done_;
+  SocketEvent write_event_;
 };
 
 }  // namespace outrider

@@ -78,7 +78,7 @@ class BatchServer {
       closed_ = true;
     }
     going_away_ = true;
-    ForEach([](Stream* stream) { stream->outbox().Say(); });
+    ForEach([](Stream* stream) { stream->outbox().PostEmpty(); });
   }
   // Answers given between Hold and Release are sent together.
   void Hold() {

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/rpc/error.h"
-#include "common/rpc/quiet_count.h"
+#include "common/rpc/rate_limited_count.h"
 #include "common/spec/status.h"
 #include "common/text/strings.h"
 
@@ -65,7 +65,7 @@ class TokenCheck final : public grpc::AuthMetadataProcessor {
  private:
   const std::shared_ptr<TokenFile> tokens_;
   const std::function<void(int)> on_refused_;
-  QuietCount refused_;
+  RateLimitedCount refused_;
 };
 
 // Adds the token to each call.

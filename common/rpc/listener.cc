@@ -75,7 +75,7 @@ absl::Status CannotListen(const std::string& address, const char* reason) {
 
 }  // namespace
 
-int MostConnections() {
+int MaxConnections() {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   return static_cast<int>(std::min(limit.rlim_cur / 4, kMostConnections));
@@ -141,9 +141,9 @@ absl::Status Listener::BindHost(const std::string& host, uint16_t port) {
   return sockets_.empty() ? CannotListen(address_, std::strerror(error)) : absl::OkStatus();
 }
 
-void Listener::Start(int most, Take take, OnTurnedAway on_turned_away) {
+void Listener::Start(int most, OnConnection on_connection, OnTurnedAway on_turned_away) {
   most_ = most;
-  take_ = std::move(take);
+  on_connection_ = std::move(on_connection);
   on_turned_away_ = std::move(on_turned_away);
   stop_ = eventfd(0, EFD_CLOEXEC);
   thread_ = std::thread([this] { Run(); });
@@ -185,7 +185,7 @@ void Listener::Accept(int socket) {
     return;
   }
   open_[connection] = InodeOf(connection);
-  take_(socket, connection);
+  on_connection_(socket, connection);
 }
 
 bool Listener::HasRoom() {

@@ -13,19 +13,19 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/rpc/quiet_count.h"
+#include "common/rpc/rate_limited_count.h"
 
 namespace outrider {
 
 // The most connections that a port may have: a quarter of the descriptors that this process may open, at most
 // 4096. Two ports then leave half of them for files and for connections that the process opens.
-int MostConnections();
+int MaxConnections();
 
 // Thread-compatible.
 class Listener {
  public:
   // Takes ownership of `connection`, which `listener` accepted. Called on the listener's thread.
-  using Take = std::function<void(int listener, int connection)>;
+  using OnConnection = std::function<void(int listener, int connection)>;
   // Called with the number of connections that were turned away since the last report, at most once a minute,
   // on the listener's thread. May be null.
   using OnTurnedAway = std::function<void(int connections)>;
@@ -39,10 +39,11 @@ class Listener {
   // The bound address, with the port that was picked.
   const std::string& address() const { return address_; }
 
-  // From now on, accepts connections on a thread of its own and passes them to `take`. Closes a connection
-  // that comes while `most` are open. Without a free descriptor, connections wait for one. Call once.
-  void Start(int most, Take take, OnTurnedAway on_turned_away);
-  // Closes the sockets. Connections that were passed to `take` stay open.
+  // From now on, accepts connections on a thread of its own and passes them to `on_connection`. Closes a
+  // connection that comes while `most` are open. Without a free descriptor, connections wait for one. Call
+  // once.
+  void Start(int most, OnConnection on_connection, OnTurnedAway on_turned_away);
+  // Closes the sockets. Connections that were passed to `on_connection` stay open.
   void Stop();
 
  private:
@@ -61,12 +62,12 @@ class Listener {
   std::thread thread_;
   // Used by the listener's thread.
   int most_ = 0;
-  Take take_;
+  OnConnection on_connection_;
   OnTurnedAway on_turned_away_;
   // The inodes of the connections that were open at the last check, by descriptor. gRPC does not report when
   // it closes a connection, but the descriptor no longer has that inode then.
   absl::flat_hash_map<int, ino_t> open_;
-  QuietCount turned_away_;
+  RateLimitedCount turned_away_;
 };
 
 }  // namespace outrider

@@ -81,7 +81,7 @@ class Outbox {
 
   // Sends a message even if no item waits, so that the reader gets what `start_write` adds. Does nothing
   // before PostFirst, whose message carries the same.
-  void Say() ABSL_LOCKS_EXCLUDED(mutex_) {
+  void PostEmpty() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (sealed_ || !began_) return;
     owes_message_ = true;

@@ -77,18 +77,19 @@ bool CountObjects(google::protobuf::io::CodedInputStream& in, const google::prot
 
 }  // namespace
 
-absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message, size_t most) {
+absl::Status ParseMessage(const grpc::ByteBuffer& bytes, google::protobuf::Message* message,
+                          size_t max_objects) {
   if (!bytes.Valid()) return absl::CancelledError("the client has gone");
   // ProtoBufferReader takes a mutable pointer but only reads.
   grpc::ByteBuffer* const source = const_cast<grpc::ByteBuffer*>(&bytes);
-  if (most < bytes.Length()) {
+  if (max_objects < bytes.Length()) {
     grpc::ProtoBufferReader counted(source);
     google::protobuf::io::CodedInputStream in(&counted);
-    size_t left = most;
+    size_t left = max_objects;
     CountObjects(in, *message->GetDescriptor(), kMaxDepth, &left);
     if (left == 0) {
       return InvalidFor("MESSAGE_INVALID", "not a ", std::string(message->GetDescriptor()->full_name()),
-                        " of fewer than ", most, " texts, messages and unknown fields");
+                        " of fewer than ", max_objects, " texts, messages and unknown fields");
     }
   }
   grpc::ProtoBufferReader reader(source);

@@ -37,7 +37,7 @@ constexpr int kMaxBackoffMs = 500;
 constexpr size_t kBufferBytes = size_t{1} << 30;
 
 // The most connections to the health address. Probes are few.
-constexpr int kMostProbes = 64;
+constexpr int kMaxProbeConnections = 64;
 
 // Sets keepalive, which is the same for servers and channels.
 template <class SetInt>
@@ -139,13 +139,14 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(const std::string& l
   std::unique_ptr<RpcServer> server(new RpcServer);
   grpc::ResourceQuota quota("server");
   quota.Resize(kBufferBytes);
-  OUTRIDER_TRY(server->main_.Start(listen, MostConnections(), options, credentials, quota, services,
+  OUTRIDER_TRY(server->main_.Start(listen, MaxConnections(), options, credentials, quota, services,
                                    IsLocalAddress(listen) ? &server->reflection_ : nullptr,
                                    poller != nullptr));
   if (!options.health_listen.empty()) {
     // Probes have no certificates, and learn only whether the process is healthy.
-    OUTRIDER_TRY(server->health_.Start(options.health_listen, std::min(MostConnections(), kMostProbes),
-                                       options, grpc::InsecureServerCredentials(), quota,
+    OUTRIDER_TRY(server->health_.Start(options.health_listen,
+                                       std::min(MaxConnections(), kMaxProbeConnections), options,
+                                       grpc::InsecureServerCredentials(), quota,
                                        /*services=*/{}, &server->nothing_, /*has_queue=*/false));
   }
   if (poller != nullptr) poller->Attach(server->queue());

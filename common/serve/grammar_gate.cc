@@ -21,13 +21,13 @@ void GrammarGate::Submit(WorkItem item, const GrammarText* grammar) {
   const SequenceId id = item.id;
   if (grammar == nullptr) {
     if (!IsWaiting(id)) return worker_.Submit(std::move(item));
-    return Do(id, [this, item = std::move(item)]() mutable { worker_.Submit(std::move(item)); });
+    return RunInOrder(id, [this, item = std::move(item)]() mutable { worker_.Submit(std::move(item)); });
   }
   if (until_compiled_ == UntilCompiled::kGoWithout) {
     if (grammars_ != nullptr) {
       const auto late = std::make_shared<LateGrammar>();
       grammars_->Get(*grammar, [late](const GrammarCache::Result& result) {
-        if (result.ok()) late->Come(*result);
+        if (result.ok()) late->Set(*result);
       });
       SetGrammar(late, item);
     }
@@ -54,7 +54,7 @@ bool GrammarGate::IsWaiting(const SequenceId& id) {
   return waiting_.contains(id);
 }
 
-void GrammarGate::Do(const SequenceId& id, absl::AnyInvocable<void() &&> action) {
+void GrammarGate::RunInOrder(const SequenceId& id, absl::AnyInvocable<void() &&> action) {
   Enter(id, /*holds=*/false, [action = std::move(action)]() mutable {
     std::move(action)();
     return false;

@@ -29,7 +29,7 @@ class GrammarGate {
   // Submits `item` to the worker, with `grammar` in its parameters unless that is null.
   void Submit(WorkItem item, const GrammarText* grammar);
   // Runs `action`, such as a sequence's release, in order with the items of the sequence.
-  void Do(const SequenceId& id, absl::AnyInvocable<void() &&> action);
+  void RunInOrder(const SequenceId& id, absl::AnyInvocable<void() &&> action);
 
  private:
   // Returns whether the sequence stays held, until the item is submitted and Open is called.

@@ -25,13 +25,13 @@ template <class Item>
 bool HandleControlItem(const Item& item, Worker& worker, GrammarGate& gate) {
   if (item.has_release()) {
     if (auto id = ParseSequenceId(item.release().sequence_id()); id.ok()) {
-      gate.Do(*id, [&worker, id = *id] { worker.Release(id); });
+      gate.RunInOrder(*id, [&worker, id = *id] { worker.Release(id); });
     }
     return true;
   }
   if (item.has_cancel()) {
     if (auto id = ParseSequenceId(item.cancel().sequence_id()); id.ok()) {
-      gate.Do(*id, [&worker, id = *id, round = item.cancel().round()] { worker.Cancel(id, round); });
+      gate.RunInOrder(*id, [&worker, id = *id, round = item.cancel().round()] { worker.Cancel(id, round); });
     }
     return true;
   }

@@ -163,7 +163,7 @@ absl::Status Check(const Models& models, const Flags& flags) {
       return Invalid(other.prefix, "matmul-algorithms ", algorithms, ": ", first.prefix,
                      "matmul-algorithms is the same");
     }
-    if (!models[i]->SpeaksAs(*models.front())) {
+    if (!models[i]->HasSameTokenizer(*models.front())) {
       return Invalid(other.prefix, "model ", other.runner.model_dir, ": has another tokenizer than ",
                      first.prefix, "model ", first.runner.model_dir);
     }

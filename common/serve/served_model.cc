@@ -250,7 +250,7 @@ void ServedModel::Serve(ServerProcess& process, size_t endpoint) {
   watch_.emplace(absl::StrCat(spec_.name, " engine"), options_.stall_timeout, EngineIsStuck(*worker_),
                  [stalled, &process](bool hangs) {
                    stalled->Set(hangs ? 1 : 0);
-                   process.CountStall(hangs);
+                   process.ReportStall(hangs);
                  });
 }
 

@@ -84,7 +84,7 @@ class ServedModel {
   // Checks, at little cost, that the files describe a model that can be run.
   absl::Status Check();
   // Whether both models have the same tokenizer.
-  bool SpeaksAs(const ServedModel& other) const {
+  bool HasSameTokenizer(const ServedModel& other) const {
     return tokenizer_->Fingerprint() == other.tokenizer_->Fingerprint();
   }
   // Loads the model, or ends the process. Any thread. `budget` divides the memory among models; null if there

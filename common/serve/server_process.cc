@@ -43,7 +43,7 @@ constexpr int kMaxScrapers = 64;
 
 // Metrics of the whole process: ProcessMetrics, and outrider_log_lines_dropped_total, the log lines that
 // nobody read in time or that could not be written.
-class OfProcess final : public prometheus::Collectable {
+class ProcessCollector final : public prometheus::Collectable {
  public:
   std::vector<prometheus::MetricFamily> Collect() const override {
     prometheus::ClientMetric lines;
@@ -239,13 +239,13 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const Proces
     process->series_.push_back(std::make_shared<ModelNameLabel>(endpoint.registry));
     options.health_listen.clear();
   }
-  process->series_.push_back(std::make_shared<ModelNameLabel>(std::make_shared<OfProcess>()));
+  process->series_.push_back(std::make_shared<ModelNameLabel>(std::make_shared<ProcessCollector>()));
   for (const std::unique_ptr<RpcServer>& rpc : process->rpcs_) {
     const std::string address = rpc->address();
     if (absl::StartsWith(address, "unix:")) continue;
     process->watches_.push_back(std::make_unique<StallWatch>(
-        absl::StrCat("port ", address), kPortTimeout, [address] { return !TakesConnections(address); },
-        [process = process.get()](bool closed) { process->CountStall(closed); }));
+        absl::StrCat("port ", address), kPortTimeout, [address] { return !AcceptsConnections(address); },
+        [process = process.get()](bool closed) { process->ReportStall(closed); }));
   }
   if (!flags.metrics_listen.empty()) {
     process->metrics_ =

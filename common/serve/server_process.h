@@ -122,7 +122,7 @@ class ServerProcess {
 
   // For StallWatches: a thread hangs, or one that hung goes on. While any hangs, or the process cannot
   // connect to a port of its own, health reports that neither service "live" nor "" serves.
-  void CountStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void ReportStall(bool hangs) ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     stalls_ += hangs ? 1 : -1;
     ReportHealth();

@@ -36,7 +36,7 @@ bool IsAnswered(const addrinfo& address) {
 
 }  // namespace
 
-bool TakesConnections(const std::string& bound) {
+bool AcceptsConnections(const std::string& bound) {
   const std::optional<HostPort> parts = ParseHostPort(bound);
   if (!parts) return false;
   // Without a host, getaddrinfo returns loopback, where a server on all addresses listens too.

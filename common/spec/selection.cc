@@ -81,7 +81,7 @@ std::vector<WeightedToken> LargestOf(std::span<const float> values, int n) {
   std::vector<float> kept;
   SelectLargest(values, static_cast<size_t>(n), kLeastFinite, ids, kept);
   for (size_t i = 0; i < ids.size(); ++i) best.push_back({kept[i], ids[i]});
-  std::sort(best.begin(), best.end(), Heavier);
+  std::sort(best.begin(), best.end(), IsHeavier);
   return best;
 }
 
@@ -126,7 +126,7 @@ void KeepMass(std::span<float> weights, double mass, MassScratch& scratch) {
   std::erase_if(scratch.tokens, [&](const WeightedToken& token) {
     return token.value < std::bit_cast<float>(low) || token.value >= std::bit_cast<float>(high);
   });
-  std::sort(scratch.tokens.begin(), scratch.tokens.end(), Heavier);
+  std::sort(scratch.tokens.begin(), scratch.tokens.end(), IsHeavier);
   RemoveBelow(weights, std::bit_cast<float>(high));
   double sum = above.mass;
   for (const WeightedToken& token : scratch.tokens) {

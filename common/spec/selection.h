@@ -16,11 +16,11 @@ struct WeightedToken {
 };
 
 // The order in which tokens are preferred: heavier first, then the lower id.
-inline bool Heavier(const WeightedToken& a, const WeightedToken& b) {
+inline bool IsHeavier(const WeightedToken& a, const WeightedToken& b) {
   return a.value != b.value ? a.value > b.value : a.id < b.id;
 }
 
-// Fills `kept` with the first min(k, values.size()) values in the order of Heavier, and `ids` with their
+// Fills `kept` with the first min(k, values.size()) values in the order of IsHeavier, and `ids` with their
 // tokens; ids ascend. Values are not NaN; those below `least` are never kept. k >= 1. Takes two passes over
 // the row, and work for little more than k tokens: no sort, and few branches that depend on the values.
 void SelectLargest(std::span<const float> values, size_t k, float least, std::vector<TokenId>& ids,
@@ -28,7 +28,7 @@ void SelectLargest(std::span<const float> values, size_t k, float least, std::ve
 // A `least` that leaves out only -infinity.
 inline constexpr float kLeastFinite = std::numeric_limits<float>::lowest();
 
-// The first min(n, values.size()) tokens in the order of Heavier, without -infinity. Empty for n <= 0.
+// The first min(n, values.size()) tokens in the order of IsHeavier, without -infinity. Empty for n <= 0.
 std::vector<WeightedToken> LargestOf(std::span<const float> values, int n);
 
 // Memory that KeepMass reuses from row to row.
@@ -37,9 +37,9 @@ struct MassScratch {
   std::vector<WeightedToken> tokens;
 };
 
-// Keeps the shortest prefix in the order of Heavier whose sum is at least `mass`, and sets all other weights
-// to 0. Keeps all if no prefix has that sum, and always at least one. Weights are >= 0 and one is positive.
-// Takes a few passes over the row and does not sort it.
+// Keeps the shortest prefix in the order of IsHeavier whose sum is at least `mass`, and sets all other
+// weights to 0. Keeps all if no prefix has that sum, and always at least one. Weights are >= 0 and one is
+// positive. Takes a few passes over the row and does not sort it.
 void KeepMass(std::span<float> weights, double mass, MassScratch& scratch);
 
 }  // namespace outrider

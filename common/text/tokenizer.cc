@@ -120,7 +120,7 @@ uint64_t FingerprintOf(const TokenizerSpec& spec) {
 }
 
 // Whether a token may stand for any number of bytes of text. `has_bytes` tells whether each byte has a token.
-bool LeavesOut(const TokenizerSpec& spec, bool has_bytes) {
+bool HasUnboundedTokens(const TokenizerSpec& spec, bool has_bytes) {
   const auto shortens = [&](const NormalizeStep& step) {
     const bool marks_spaces = step.pattern == " " && step.content == spec.spelling.space;
     return step.kind == NormalizeStep::Kind::kReplace && !marks_spaces;
@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Parse(std::string_view jso
                                                             const std::string& folder) {
   TokenizerSpec spec = OUTRIDER_TRY(WithName(name, ParseTokenizerJson(json)));
   const uint64_t fingerprint = FingerprintOf(spec);
-  if (!folder.empty()) OUTRIDER_TRY(AddTokensBeside(folder, &spec));
+  if (!folder.empty()) OUTRIDER_TRY(AddTokensFromFolder(folder, &spec));
   return Make(std::move(spec), name, fingerprint);
 }
 
@@ -200,7 +200,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> Tokenizer::Make(TokenizerSpec spec, s
   for (int byte = 0; byte < 256; ++byte) {
     has_bytes = has_bytes && tokenizer->TokenToId(ByteToken(static_cast<uint8_t>(byte))).has_value();
   }
-  if (!LeavesOut(spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(spec, tokenizer->bytes_);
+  if (!HasUnboundedTokens(spec, has_bytes)) tokenizer->max_token_bytes_ = LongestOf(spec, tokenizer->bytes_);
   tokenizer->prefix_ = std::move(spec.prefix);
   tokenizer->suffix_ = std::move(spec.suffix);
   return tokenizer;

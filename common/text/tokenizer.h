@@ -34,9 +34,10 @@ class PreTokenizer;
 // mutex each.
 class Tokenizer {
  public:
-  // Loads a tokenizer.json, with the added tokens of the files beside it (AddTokensBeside), or a GGUF file if
-  // the path ends in .gguf (ReadGgufTokenizer). NOT_FOUND if the file cannot be read; INVALID_ARGUMENT if it
-  // is damaged or needs something unsupported. Messages are one line and begin with the path.
+  // Loads a tokenizer.json, with the added tokens of the files beside it (AddTokensFromFolder), or a GGUF
+  // file if the path ends in .gguf (ReadGgufTokenizer). NOT_FOUND if the file cannot be read;
+  // INVALID_ARGUMENT if it is damaged or needs something unsupported. Messages are one line and begin with
+  // the path.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Load(const std::string& path);
 
   // Parses the content of a tokenizer.json; `name` replaces the path in messages. Adds the tokens of the

@@ -80,6 +80,6 @@ absl::StatusOr<TokenizerSpec> ParseTokenizerJson(std::string_view json);
 // tokenizer_config.json, or without it what added_tokens.json and special_tokens_map.json have; then special
 // tokens that are not tokens yet. A token that the vocabulary has keeps its id, others get the next ones.
 // INVALID_ARGUMENT, naming the file, if one is damaged.
-absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec);
+absl::Status AddTokensFromFolder(const std::string& folder, TokenizerSpec* spec);
 
 }  // namespace outrider

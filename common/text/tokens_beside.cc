@@ -22,7 +22,7 @@ constexpr const char* kSpecial[] = {"bos_token", "eos_token", "unk_token", "sep_
 constexpr char kMoreSpecial[] = "additional_special_tokens";
 
 // A token is a string or an object.
-std::optional<AddedToken> TokenOf(const Json& json, bool special) {
+std::optional<AddedToken> ParseToken(const Json& json, bool special) {
   AddedToken token;
   token.special = special;
   token.normalized = !special;
@@ -48,7 +48,7 @@ std::optional<AddedToken> TokenOf(const Json& json, bool special) {
 std::vector<AddedToken> SpecialTokens(const Json& config) {
   std::vector<AddedToken> tokens;
   const auto add = [&](const Json& json) {
-    if (auto token = TokenOf(json, /*special=*/true)) tokens.push_back(*std::move(token));
+    if (auto token = ParseToken(json, /*special=*/true)) tokens.push_back(*std::move(token));
   };
   for (const char* name : kSpecial) {
     if (config.contains(name)) add(config[name]);
@@ -67,7 +67,7 @@ std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added
   if (decoder != config.end() && decoder->is_object()) {
     for (const auto& [id, json] : decoder->items()) {
       int64_t number = 0;
-      auto token = TokenOf(json, /*special=*/false);
+      auto token = ParseToken(json, /*special=*/false);
       if (absl::SimpleAtoi(id, &number) && token) listed[number] = *std::move(token);
     }
     return listed;
@@ -84,7 +84,7 @@ std::map<int64_t, AddedToken> ListedTokens(const Json& config, const Json& added
 
 }  // namespace
 
-absl::Status AddTokensBeside(const std::string& folder, TokenizerSpec* spec) {
+absl::Status AddTokensFromFolder(const std::string& folder, TokenizerSpec* spec) {
   Json config = OUTRIDER_TRY(JsonObjectIfThere<Json>(Concat(folder, "/", "tokenizer_config.json")));
   const Json added = OUTRIDER_TRY(JsonObjectIfThere<Json>(Concat(folder, "/", "added_tokens.json")));
   if (!config.contains("added_tokens_decoder")) {

@@ -64,7 +64,7 @@ GenerateCall::GenerateCall(const ServiceParts* parts, grpc::CallbackServerContex
                            std::string client)
     : parts_(*parts),
       executor_(parts->decode.executor),
-      readable_(ParseMessage(request, &proto_, kMaxRequestObjects)),
+      parse_status_(ParseMessage(request, &proto_, kMaxRequestObjects)),
       context_(std::move(context)),
       span_(std::move(span)),
       client_(std::move(client)),
@@ -152,7 +152,7 @@ asio::awaitable<bool> GenerateCall::StallsUntil(Event& event, Clock::time_point 
 
 asio::awaitable<absl::StatusOr<Request>> GenerateCall::Admit() {
   if (cancelled_) co_return interruption_;
-  if (!readable_.ok()) co_return readable_;
+  if (!parse_status_.ok()) co_return parse_status_;
   // An `n` or a beam width that is out of range is refused later, when the request is parsed.
   const int texts = static_cast<int>(proto_.has_beam() ? proto_.beam().width() : proto_.n());
   const int samples = std::clamp(texts, 1, parts_.defaults.max_samples);

@@ -269,7 +269,7 @@ class GenerateCall final : public std::enable_shared_from_this<GenerateCall> {
   const ServiceParts& parts_;
   const asio::any_io_executor executor_;
   v1::GenerateRequest proto_;
-  const absl::Status readable_;  // OK if the client's bytes could be parsed into proto_
+  const absl::Status parse_status_;  // OK if the client's bytes could be parsed into proto_
   const v1::RequestContext context_;
   Span span_;
   const std::string client_;

@@ -81,21 +81,23 @@ grpc::ServerUnaryReactor* InferenceService::Describe(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* InferenceService::Tokenize(grpc::CallbackServerContext* context,
                                                      const grpc::ByteBuffer* request,
                                                      grpc::ByteBuffer* response) {
-  return AnswerWith<v1::TokenizeRequest>(
-      context, *request, response,
-      [this](const v1::TokenizeRequest& proto, uint32_t vocab_size) { return Split(proto, vocab_size); });
+  return AnswerWith<v1::TokenizeRequest>(context, *request, response,
+                                         [this](const v1::TokenizeRequest& proto, uint32_t vocab_size) {
+                                           return TokenizePrompt(proto, vocab_size);
+                                         });
 }
 
 grpc::ServerUnaryReactor* InferenceService::Detokenize(grpc::CallbackServerContext* context,
                                                        const grpc::ByteBuffer* request,
                                                        grpc::ByteBuffer* response) {
-  return AnswerWith<v1::DetokenizeRequest>(
-      context, *request, response,
-      [this](const v1::DetokenizeRequest& proto, uint32_t vocab_size) { return Spell(proto, vocab_size); });
+  return AnswerWith<v1::DetokenizeRequest>(context, *request, response,
+                                           [this](const v1::DetokenizeRequest& proto, uint32_t vocab_size) {
+                                             return DetokenizeIds(proto, vocab_size);
+                                           });
 }
 
-absl::StatusOr<v1::TokenizeResponse> InferenceService::Split(const v1::TokenizeRequest& request,
-                                                             uint32_t vocab_size) const {
+absl::StatusOr<v1::TokenizeResponse> InferenceService::TokenizePrompt(const v1::TokenizeRequest& request,
+                                                                      uint32_t vocab_size) const {
   const Tokenizer& tokenizer = *parts_.decode.tokenizer;
   const auto tokens = OUTRIDER_TRY(ParseTokenize(request, parts_.defaults, tokenizer, vocab_size));
   v1::TokenizeResponse response;
@@ -106,8 +108,8 @@ absl::StatusOr<v1::TokenizeResponse> InferenceService::Split(const v1::TokenizeR
   return response;
 }
 
-absl::StatusOr<v1::DetokenizeResponse> InferenceService::Spell(const v1::DetokenizeRequest& request,
-                                                               uint32_t vocab_size) const {
+absl::StatusOr<v1::DetokenizeResponse> InferenceService::DetokenizeIds(const v1::DetokenizeRequest& request,
+                                                                       uint32_t vocab_size) const {
   OUTRIDER_TRY(CheckTokenIds(request.ids(), vocab_size, "tokens"));
   v1::DetokenizeResponse response;
   response.set_text(parts_.decode.tokenizer->Decode(ToTokens(request.ids()), /*skip_special_tokens=*/false));

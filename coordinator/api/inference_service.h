@@ -41,9 +41,10 @@ class InferenceService final
   // Call on the executor.
   v1::DescribeResponse Description() const;
   // Any thread. The model has `vocab_size` tokens.
-  absl::StatusOr<v1::TokenizeResponse> Split(const v1::TokenizeRequest& request, uint32_t vocab_size) const;
-  absl::StatusOr<v1::DetokenizeResponse> Spell(const v1::DetokenizeRequest& request,
-                                               uint32_t vocab_size) const;
+  absl::StatusOr<v1::TokenizeResponse> TokenizePrompt(const v1::TokenizeRequest& request,
+                                                      uint32_t vocab_size) const;
+  absl::StatusOr<v1::DetokenizeResponse> DetokenizeIds(const v1::DetokenizeRequest& request,
+                                                       uint32_t vocab_size) const;
 
   std::atomic<int> unfinished_ = 0;
   const ServiceParts parts_;

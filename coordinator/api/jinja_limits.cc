@@ -26,7 +26,7 @@ constexpr uint64_t kMaxMoved = uint64_t{1}
                                << 33;  // bytes moved by functions that move the remaining text at each match
 constexpr int kMaxValueDepth = 64;
 constexpr int64_t kMaxRange = 100'000;
-constexpr size_t kSortedAnyhow = 16;  // up to here std::sort is safe even with an inconsistent order
+constexpr size_t kMaxInsertionSort = 16;  // std::sort is safe up to here even with an inconsistent order
 
 // Tracks how deep open blocks nest in the parser. After returns the depth after a tag of that name.
 class BlockDepth {
@@ -66,7 +66,7 @@ uint64_t CountMatches(const std::string& text, const std::string& what) {
 // Whether std::sort can rely on the engine's comparison.
 bool HaveOneOrder(const std::vector<value>& values) {
   const auto all = [&](auto is) { return std::all_of(values.begin(), values.end(), is); };
-  return values.size() <= kSortedAnyhow || all(IsText) ||
+  return values.size() <= kMaxInsertionSort || all(IsText) ||
          all([](const value& v) { return jinja::is_val<jinja::value_int>(v); });
 }
 
@@ -214,7 +214,7 @@ void JinjaLimits::CheckCall(const std::string& name, const value& input,
   }
   if (name == "sort" && !HaveOneOrder(input->val_arr))
     throw std::runtime_error("sort of values of several kinds");
-  const bool is_long = input->val_obj.size() > kSortedAnyhow;
+  const bool is_long = input->val_obj.size() > kMaxInsertionSort;
   if (name == "dictsort" && is_long) Refuse("dictsort of more than 16 entries");
 }
 

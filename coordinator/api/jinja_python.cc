@@ -225,7 +225,7 @@ value Words(const value& text) {
 }
 
 // Whether the engine orders `v` as Jinja2 does, which by default compares texts by their lower case.
-bool IsLower(const value& v) {
+bool OrdersAsJinja2(const value& v) {
   const std::string text = IsText(v) ? v->val_str.str() : "";
   return !IsText(v) ||
          (IsAscii(v) && std::ranges::none_of(text, [](char c) { return c >= 'A' && c <= 'Z'; }));
@@ -266,7 +266,7 @@ value PythonFilter(const std::string& name, const value& input, const std::vecto
   if (input->is_undefined() && name == "sum") Refuse("sum of what is not defined");
   if (name == "tojson" && HasWrittenFloat(input)) Refuse("tojson of such a number");
   const bool orders = name == "sort" || name == "min" || name == "max";
-  if (orders && !std::ranges::all_of(input->val_arr, IsLower)) Refuse(name + " of capital letters");
+  if (orders && !std::ranges::all_of(input->val_arr, OrdersAsJinja2)) Refuse(name + " of capital letters");
   if (orders && IsList(input) && input->is_immutable()) Refuse(name + " of a tuple");
   return nullptr;
 }

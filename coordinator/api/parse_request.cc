@@ -39,7 +39,7 @@ absl::Status TooLong(absl::string_view length, size_t capacity) {
 }
 
 // Refuses text that is too long however it is tokenized, before anything reads it.
-absl::Status CheckBytes(size_t bytes, const Tokenizer& tokenizer, size_t capacity) {
+absl::Status RefuseTooLong(size_t bytes, const Tokenizer& tokenizer, size_t capacity) {
   const std::optional<size_t> longest = tokenizer.max_token_bytes();
   if (!longest || bytes < capacity * *longest) return absl::OkStatus();
   return TooLong(absl::StrCat(bytes, " bytes"), capacity);
@@ -114,7 +114,7 @@ absl::StatusOr<std::vector<TokenId>> ParseChat(const v1::ChatPrompt& chat, const
   Conversation conversation{.variables = chat.chat_template_kwargs(),
                             .tools = chat.tools(),
                             .continue_final_message = chat.continue_final_message()};
-  if (capacity) OUTRIDER_TRY(CheckBytes(bytes, tokenizer, *capacity));
+  if (capacity) OUTRIDER_TRY(RefuseTooLong(bytes, tokenizer, *capacity));
   for (const v1::ChatMessage& message : chat.messages()) {
     OUTRIDER_TRY(CheckMessage(message));
     const bool is_new = message.role() == kDeveloper && !defaults.chat_template->Mentions(kDeveloper);
@@ -143,7 +143,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrompt(const v1::GenerateRequest& prot
   switch (proto.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (proto.text().empty()) return FieldError("text", "at least one character", "empty");
-      OUTRIDER_TRY(CheckBytes(proto.text().size(), tokenizer, capacity));
+      OUTRIDER_TRY(RefuseTooLong(proto.text().size(), tokenizer, capacity));
       if (!IsValidUtf8(proto.text())) return FieldError("text", "valid UTF-8", "invalid UTF-8");
       return Encode(proto.text(), /*add_special_tokens=*/true, tokenizer, vocab_size, "text");
     case v1::GenerateRequest::kTokens:
@@ -167,7 +167,7 @@ absl::StatusOr<std::vector<TokenId>> ParsePrediction(const v1::GenerateRequest& 
                                                      size_t capacity) {
   const std::string& text = proto.prediction();
   if (text.empty()) return std::vector<TokenId>();
-  if (proto.has_beam() || !CheckBytes(text.size(), tokenizer, capacity).ok()) {
+  if (proto.has_beam() || !RefuseTooLong(text.size(), tokenizer, capacity).ok()) {
     return FieldError("prediction", proto.has_beam() ? "none with beam" : "a text that fits the context",
                       absl::StrCat(text.size(), " bytes"));
   }
@@ -236,7 +236,8 @@ absl::Status CheckGrammar(const v1::GenerateRequest& proto) {
 }
 
 // Parses the options that change the draft's distribution (draft_temperature) or the answer's (lenience).
-absl::Status ParseInexact(const v1::SpeculationOptions& speculation, v1::SequenceParams& params) {
+absl::Status ParseDraftTemperatureAndLenience(const v1::SpeculationOptions& speculation,
+                                              v1::SequenceParams& params) {
   if (speculation.has_draft_temperature()) {
     const float temperature = speculation.draft_temperature();
     if (!(temperature >= 0 && temperature <= 100)) {
@@ -342,7 +343,7 @@ absl::StatusOr<Request> ParseRequest(const v1::GenerateRequest& proto, const Req
   request.trace = proto.trace();
   request.echo = proto.echo();
   OUTRIDER_TRY(ParseLogprobs(proto.logprobs(), request));
-  OUTRIDER_TRY(ParseInexact(proto.speculation(), params));
+  OUTRIDER_TRY(ParseDraftTemperatureAndLenience(proto.speculation(), params));
   const bool is_greedy = sampling.temperature == 0;
   const TreeLimits limits{
       .target = target, .default_tree = defaults.tree, .is_greedy = is_greedy, .repeatable = repeatable};

@@ -19,7 +19,7 @@ struct BeamLoop::LiveText final : Decoding {
 
   // Lets the draft propose tokens unless `length` is 0. Then asks the target for the likeliest tokens after
   // the text and after each drafted node. Errors are those of TargetClient::Verify.
-  asio::awaitable<absl::Status> Look(DraftLength length) {
+  asio::awaitable<absl::Status> Verify(DraftLength length) {
     if (stopped) co_return absl::CancelledError("cancelled");
     proposal.clear();
     if (length.most > 0) {
@@ -33,7 +33,7 @@ struct BeamLoop::LiveText final : Decoding {
     co_return absl::OkStatus();
   }
 
-  // Appends `tokens` to the text. The first of them may be on a path of the last Look's proposal.
+  // Appends `tokens` to the text. The first of them may be on a path of the last Verify's proposal.
   void Extend(std::span<const TokenId> tokens) {
     const size_t n = generation.size();
     Verdict verdict;
@@ -43,8 +43,8 @@ struct BeamLoop::LiveText final : Decoding {
     generation.Extend(tokens);
   }
 
-  Proposal proposal;    // of the last Look
-  TargetAnswer answer;  // of the last Look, if it was OK
+  Proposal proposal;    // of the last Verify
+  TargetAnswer answer;  // of the last Verify, if it was OK
 };
 
 BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request request,
@@ -59,7 +59,7 @@ BeamLoop::BeamLoop(const DecodeParts& parts, BeamChoices* choices, Request reque
                .stop = request_.beam->stop(),
                .end_ids = request_.end_ids,
                .max_tokens = request_.max_tokens}),
-      looking_(parts.executor) {
+      verifying_(parts.executor) {
   stats_.set_exact(true);
 }
 
@@ -74,7 +74,7 @@ asio::awaitable<absl::Status> BeamLoop::Run() {
   texts_.push_back(MakeText({}, Fork()));
   if (request_.draft_tokens > 0) texts_[0]->drafter->Begin({});
   const std::vector<DraftLength> nothing(1);
-  absl::Status status = co_await LookAtAll(nothing);
+  absl::Status status = co_await VerifyAll(nothing);
   if (status.ok()) cached_prompt_tokens_ = texts_[0]->answer.prefix_hit;
   if (status.ok()) Advance();
   while (status.ok() && !search_.over()) status = co_await Round();
@@ -87,7 +87,7 @@ asio::awaitable<absl::Status> BeamLoop::Round() {
   MeasuredChoice& plain = (*choices_)[search_.options().width];
   const bool drafts = request_.draft_tokens > 0 && (!request_.adaptive || !plain.Next());
   const std::vector<DraftLength> lengths = Lengths(drafts);
-  if (absl::Status status = co_await LookAtAll(lengths); !status.ok()) co_return status;
+  if (absl::Status status = co_await VerifyAll(lengths); !status.ok()) co_return status;
   const int steps = Advance();
   if (request_.adaptive) plain.Observe(!drafts, Seconds(Clock::now() - start), steps);
   co_return absl::OkStatus();
@@ -113,20 +113,20 @@ std::vector<DraftLength> BeamLoop::Lengths(bool drafts) const {
   return lengths;
 }
 
-asio::awaitable<absl::Status> BeamLoop::LookAtAll(const std::vector<DraftLength>& lengths) {
+asio::awaitable<absl::Status> BeamLoop::VerifyAll(const std::vector<DraftLength>& lengths) {
   if (stopped_) co_return absl::CancelledError("cancelled");
-  const auto on_looked = [this](const std::exception_ptr& exception, absl::Status status) {
+  const auto on_verified = [this](const std::exception_ptr& exception, absl::Status status) {
     if (exception && !exception_) exception_ = exception;
     if (failure_.ok()) failure_ = std::move(status);
     // If one fails, the others are of no use.
     if (exception_ || !failure_.ok()) Stop();
   };
   try {
-    for (size_t i = 0; i < texts_.size(); ++i) looking_.Spawn(texts_[i]->Look(lengths[i]), on_looked);
+    for (size_t i = 0; i < texts_.size(); ++i) verifying_.Spawn(texts_[i]->Verify(lengths[i]), on_verified);
   } catch (...) {
-    on_looked(std::current_exception(), absl::OkStatus());
+    on_verified(std::current_exception(), absl::OkStatus());
   }
-  co_await looking_.Wait();
+  co_await verifying_.Wait();
   if (exception_) std::rethrow_exception(exception_);
   co_return failure_;
 }

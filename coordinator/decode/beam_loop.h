@@ -52,7 +52,7 @@ class BeamLoop {
 
   asio::awaitable<absl::Status> Round();
   std::vector<DraftLength> Lengths(bool drafts) const;
-  asio::awaitable<absl::Status> LookAtAll(const std::vector<DraftLength>& lengths);
+  asio::awaitable<absl::Status> VerifyAll(const std::vector<DraftLength>& lengths);
   // Takes the steps that the target's rows cover. Returns how many.
   int Advance();
   std::unique_ptr<LiveText> MakeText(std::span<const TokenId> tokens, const Fork& fork) const;
@@ -65,9 +65,9 @@ class BeamLoop {
   const Clock::time_point deadline_;
   BeamSearch search_;
   std::vector<std::unique_ptr<LiveText>> texts_;  // one for each of search_.live(), in the same order
-  absl::Status failure_;                          // the first error of a Look
-  std::exception_ptr exception_;                  // the first exception of a Look
-  TaskGroup looking_;
+  absl::Status failure_;                          // the first error of a Verify
+  std::exception_ptr exception_;                  // the first exception of a Verify
+  TaskGroup verifying_;
   bool stopped_ = false;
   std::vector<v1::TokenKind> kinds_;  // of the token that each step appended
   v1::SpeculationStats stats_;

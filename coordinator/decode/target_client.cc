@@ -104,7 +104,7 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult& result, const 
     answer.candidates = OUTRIDER_TRY(ParseCandidates(result, proposal.size() + 1, candidates, VocabSize()));
   } else {
     answer.verdict = OUTRIDER_TRY(ParseVerdict(result.verdict(), proposal, VocabSize()));
-    OUTRIDER_TRY(CheckReport(proposal, answer.verdict, result));
+    OUTRIDER_TRY(CheckLogprobsAndPrefixHit(proposal, answer.verdict, result));
     answer.logprobs = std::move(*result.mutable_verdict()->mutable_logprobs());
     answer.prompt_logprobs = std::move(*result.mutable_prompt_logprobs());
   }
@@ -118,8 +118,8 @@ absl::StatusOr<TargetAnswer> TargetClient::Take(v1::VerifyResult& result, const 
   return answer;
 }
 
-absl::Status TargetClient::CheckReport(const Proposal& proposal, const Verdict& verdict,
-                                       const v1::VerifyResult& result) const {
+absl::Status TargetClient::CheckLogprobsAndPrefixHit(const Proposal& proposal, const Verdict& verdict,
+                                                     const v1::VerifyResult& result) const {
   const Request& request = generation_->request();
   std::vector<TokenId> emitted;
   if (request.params.has_logprobs()) {
@@ -195,7 +195,7 @@ asio::awaitable<absl::Status> TargetClient::WaitForTurn(const TurnQueue::Turn& t
     if (Clock::now() >= end) break;
     co_await wake_.Wait(end);
   }
-  co_return turn.has_come() && !stopped_ ? absl::OkStatus() : GaveUp();
+  co_return turn.has_come() && !stopped_ ? absl::OkStatus() : WaitError();
 }
 
 asio::awaitable<absl::Status> TargetClient::WaitForTarget() {
@@ -204,10 +204,10 @@ asio::awaitable<absl::Status> TargetClient::WaitForTarget() {
     return pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of());
   };
   while (!stopped_ && !settle() && Clock::now() < end) co_await pin_.pool().WaitChange(wake_, end);
-  co_return !stopped_ && Clock::now() < deadline_ && settle() ? absl::OkStatus() : GaveUp();
+  co_return !stopped_ && Clock::now() < deadline_ && settle() ? absl::OkStatus() : WaitError();
 }
 
-absl::Status TargetClient::GaveUp() const {
+absl::Status TargetClient::WaitError() const {
   if (stopped_) return absl::CancelledError("cancelled");
   if (Clock::now() >= deadline_) return absl::DeadlineExceededError("deadline exceeded");
   return MakeError(absl::StatusCode::kUnavailable, "TARGET_UNAVAILABLE",
@@ -243,7 +243,7 @@ absl::Status TargetClient::Recover(const TargetLink::Answer& answer, Proposal& p
   metrics_->OnTargetError(ReasonOf(status));
   if (answer.lost) {
     losses_.OnLost(sent_);
-    if (!losses_.guilty()) return absl::OkStatus();
+    if (!losses_.must_give_up()) return absl::OkStatus();
     metrics_->OnTargetError("ITEM_LOST");
     return MakeError(
         absl::StatusCode::kInternal, "ITEM_LOST",

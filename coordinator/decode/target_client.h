@@ -81,8 +81,8 @@ class TargetClient {
   // Converts an item's result, and updates the state that the next item depends on. Moves out of `result`.
   absl::StatusOr<TargetAnswer> Take(v1::VerifyResult& result, const Proposal& proposal);
   // OK if the log-probabilities are those that were asked for, and the prefix hit is possible.
-  absl::Status CheckReport(const Proposal& proposal, const Verdict& verdict,
-                           const v1::VerifyResult& result) const;
+  absl::Status CheckLogprobsAndPrefixHit(const Proposal& proposal, const Verdict& verdict,
+                                         const v1::VerifyResult& result) const;
   // Corrects what the target is believed to hold, and empties a proposal that it refuses. OK if the round
   // should be sent again, otherwise the error of Verify.
   absl::Status Recover(const TargetLink::Answer& answer, Proposal& proposal);
@@ -90,7 +90,7 @@ class TargetClient {
   // Waits until the sequence is on a target that can be used.
   asio::awaitable<absl::Status> WaitForTarget();
   // The error of a wait that has ended in vain.
-  absl::Status GaveUp() const;
+  absl::Status WaitError() const;
 
   TargetPool::Pin pin_;
   Metrics* const metrics_;

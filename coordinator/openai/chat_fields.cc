@@ -24,7 +24,7 @@ std::optional<std::vector<std::string>> TextParts(const Json& content) {
     const bool is_text = type != part.end() && *type == "text" && text != part.end() && text->is_string();
     if (!is_text) return std::nullopt;
     for (const auto& [name, value] : part.items()) {
-      if (name != "type" && name != "text" && !IsNothing(value)) return std::nullopt;
+      if (name != "type" && name != "text" && !CountsAsAbsent(value)) return std::nullopt;
     }
     texts.push_back(text->get<std::string>());
   }
@@ -54,7 +54,7 @@ bool IsToolCall(const Json& call) {
 }
 
 bool IsToolCalls(const Json& calls) {
-  return IsNothing(calls) || (calls.is_array() && std::all_of(calls.begin(), calls.end(), IsToolCall));
+  return CountsAsAbsent(calls) || (calls.is_array() && std::all_of(calls.begin(), calls.end(), IsToolCall));
 }
 
 // Sets the message's other fields, which a template may read.
@@ -63,7 +63,7 @@ void SetFields(AnyJson message, v1::ChatMessage* turn) {
   message.erase("role");
   message.erase("content");
   for (auto field = message.begin(); field != message.end();) {
-    field = IsNothing(*field) ? message.erase(field) : std::next(field);
+    field = CountsAsAbsent(*field) ? message.erase(field) : std::next(field);
   }
   if (!message.empty()) turn->set_fields(DumpJson(message));
 }
@@ -95,7 +95,7 @@ void ParseMessages(JsonFields& fields, v1::ChatPrompt* chat) {
     }
     for (const char* name : {"function_call", "audio"}) {
       const auto found = message.find(name);
-      if (found != message.end() && !IsNothing(*found)) {
+      if (found != message.end() && !CountsAsAbsent(*found)) {
         return fields.Refuse("messages", absl::StrCat("messages without ", name), Shown(message));
       }
     }

@@ -11,7 +11,7 @@ namespace outrider {
 
 // Whether the value counts as absent: null, false, or an empty string, list or object.
 template <typename Json>
-bool IsNothing(const Json& value) {
+bool CountsAsAbsent(const Json& value) {
   return value.is_null() || value == Json(false) || value == Json("") ||
          (value.is_structured() && value.empty());
 }

@@ -66,7 +66,9 @@ class Gateway::Server {
     http_ = OUTRIDER_TRY(HttpServer::Start(
         "--http-listen", options_.listen, std::move(tls), options_.limits,
         {.check =
-             [this](const HttpRequest& head) { return Shared(options_.allowed_origins, head, Check(head)); },
+             [this](const HttpRequest& head) {
+               return WithCorsHeaders(options_.allowed_origins, head, Check(head));
+             },
          .answer = [this](const HttpRequest& request) { return AnswerShared(request); },
          .refuse = [this](int status, const std::string& message,
                           const std::string& path) { return Refuse(status, message, path); }}));
@@ -100,7 +102,7 @@ class Gateway::Server {
 
   asio::awaitable<HttpResponse> AnswerShared(const HttpRequest& request) {
     HttpResponse response = co_await Answer(request);
-    co_return *Shared(options_.allowed_origins, request, std::move(response));
+    co_return *WithCorsHeaders(options_.allowed_origins, request, std::move(response));
   }
 
   // The answer if the head of a request is enough for one: a refusal, or the answer to OPTIONS.
@@ -292,9 +294,9 @@ class Gateway::Server {
   }
 
   // Constrains the request's answer to calls in the model's format, as far as its tools ask for it.
-  static absl::Status HoldToTools(v1::ToolFormat format, OpenAiRequest* request) {
+  static absl::Status ConstrainToTools(v1::ToolFormat format, OpenAiRequest* request) {
     const bool is_held =
-        OUTRIDER_TRY(outrider::HoldToTools(request->tools, format, request->common.mutable_sampling()));
+        OUTRIDER_TRY(outrider::ConstrainToTools(request->tools, format, request->common.mutable_sampling()));
     if (is_held) request->grammar_field = "tools";
     return absl::OkStatus();
   }
@@ -308,7 +310,7 @@ class Gateway::Server {
     if (status.ok()) {
       const absl::StatusOr<v1::DescribeResponse> description = co_await DescribeModel(parsed->model);
       status = description.status();
-      if (status.ok()) status = HoldToTools(description->tool_format(), &*parsed);
+      if (status.ok()) status = ConstrainToTools(description->tool_format(), &*parsed);
       if (status.ok()) {
         const std::vector<std::string> names = NamesOf(*description);
         const char* const prefix = endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl";

@@ -32,9 +32,9 @@ size_t CountCharacters(const std::string& text) {
   return static_cast<size_t>(std::ranges::count(text, false, IsContinuation));
 }
 
-constexpr double kLeast = -9999.0;  // vLLM's stand-in for -infinity, which JSON lacks
+constexpr double kMinLogprob = -9999.0;  // vLLM's stand-in for -infinity, which JSON lacks
 
-double Finite(double logprob) { return std::max(logprob, kLeast); }
+double Finite(double logprob) { return std::max(logprob, kMinLogprob); }
 
 Json WithBytes(const v1::TokenLogprob& token) {
   Json bytes = Json::array();

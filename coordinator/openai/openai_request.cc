@@ -27,7 +27,7 @@ constexpr double kMaxAnswerValues = 1 << 24;
 // A field of OpenAI's API or of vLLM's extensions that is not supported.
 struct Unsupported {
   std::string name;
-  // The value that asks for what happens anyway. Null: values that count as absent do (IsNothing).
+  // The value that asks for what happens anyway. Null: values that count as absent do (CountsAsAbsent).
   Json harmless = nullptr;
   std::optional<Endpoint> endpoint = std::nullopt;  // the one that refuses it; unset: both
 };
@@ -67,7 +67,7 @@ absl::Status RefuseUnsupported(Endpoint endpoint, const Json& body) {
   for (const Unsupported& field : UnsupportedFields()) {
     const auto found = body.find(field.name);
     if (found == body.end() || found->is_null() || field.endpoint.value_or(endpoint) != endpoint) continue;
-    if (field.harmless.is_null() ? IsNothing(*found) : *found == field.harmless) continue;
+    if (field.harmless.is_null() ? CountsAsAbsent(*found) : *found == field.harmless) continue;
     const std::string allowed =
         field.harmless.is_null() ? "" : absl::StrCat("; allowed: ", DumpJson(field.harmless));
     return MakeError(absl::StatusCode::kInvalidArgument, "UNSUPPORTED_PARAMETER",

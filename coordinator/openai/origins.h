@@ -32,8 +32,9 @@ inline bool IsForeign(const std::vector<std::string>& allowed, const HttpRequest
 }
 
 // Lets the page that sent the request read the response, if any (the Fetch standard's CORS protocol).
-inline std::optional<HttpResponse> Shared(const std::vector<std::string>& allowed, const HttpRequest& head,
-                                          std::optional<HttpResponse> response) {
+inline std::optional<HttpResponse> WithCorsHeaders(const std::vector<std::string>& allowed,
+                                                   const HttpRequest& head,
+                                                   std::optional<HttpResponse> response) {
   const absl::string_view origin = head.Header("Origin");
   if (!response || !IsAllowedOrigin(allowed, origin)) return response;
   auto& headers = response->headers;

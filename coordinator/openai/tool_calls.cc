@@ -15,13 +15,13 @@ namespace {
 constexpr size_t kMaxSpaceBeforeCall = 256;
 
 // The decoded JSON string; empty if it is malformed.
-std::string Spelled(const std::string& text) {
+std::string DecodedString(const std::string& text) {
   const absl::StatusOr<nlohmann::json> json = ParseJson(text);
   return json.ok() && json->is_string() ? json->get<std::string>() : "";
 }
 
 // The length of the longest suffix of `text` that may begin white space and then `mark`.
-size_t MayBeMark(absl::string_view text, absl::string_view mark) {
+size_t HeldBackSize(absl::string_view text, absl::string_view mark) {
   size_t part = std::min(text.size(), mark.size() - 1);
   while (part > 0 && !absl::EndsWith(text, mark.substr(0, part))) --part;
   const absl::string_view before = text.substr(0, text.size() - part);
@@ -98,12 +98,12 @@ ToolCallReader::State ToolCallReader::EndValue() {
   place_ = Place::kAfterValue;
   if (named_) return State::kReading;
   if (key_ == "name") {
-    name_ = Spelled(value_);
+    name_ = DecodedString(value_);
     if (!names_->contains(name_)) return State::kNoCall;
     named_ = has_arguments_;
   } else if (IsArguments() && value_[0] != '{') {
     if (value_ != "null" && value_[0] != '"') return State::kNoCall;
-    arguments_ = Spelled(value_);
+    arguments_ = DecodedString(value_);
   }
   return State::kReading;
 }
@@ -169,7 +169,7 @@ void ToolCallParser::TakeText(char c, ToolText* out) {
   } else {
     // White space before a call is dropped, but only up to a limit.
     const size_t text =
-        held_.size() > kMaxSpaceBeforeCall ? held_.size() : held_.size() - MayBeMark(held_, begin_);
+        held_.size() > kMaxSpaceBeforeCall ? held_.size() : held_.size() - HeldBackSize(held_, begin_);
     out->content += held_.substr(0, text);
     held_.erase(0, text);
   }

@@ -139,7 +139,7 @@ ToolUse ParseToolFields(JsonFields& fields, v1::ChatPrompt* chat) {
   ToolUse tools;
   tools.parallel = fields.Bool("parallel_tool_calls").value_or(true);
   const nlohmann::json* const given = fields.Find("tools");
-  if (given == nullptr || IsNothing(*given)) {
+  if (given == nullptr || CountsAsAbsent(*given)) {
     ParseChoice(fields, &tools);
     return tools;
   }
@@ -167,7 +167,8 @@ ToolUse ParseToolFields(JsonFields& fields, v1::ChatPrompt* chat) {
   return tools;
 }
 
-absl::StatusOr<bool> HoldToTools(const ToolUse& tools, v1::ToolFormat format, v1::SamplingParams* sampling) {
+absl::StatusOr<bool> ConstrainToTools(const ToolUse& tools, v1::ToolFormat format,
+                                      v1::SamplingParams* sampling) {
   const bool is_strict = std::ranges::any_of(tools.functions, &ToolUse::Function::strict);
   if (tools.choice == ToolUse::Choice::kNone) return false;
   Json tag;

@@ -32,6 +32,7 @@ ToolUse ParseToolFields(JsonFields& fields, v1::ChatPrompt* chat);
 // Constrains the answer to calls in the model's format, as far as `tools` asks for it. A JSON Schema that the
 // request has then applies only to answers without calls. Returns whether `sampling` now has a grammar for
 // calls. INVALID_ARGUMENT if calls are forced and the request has a grammar of another form.
-absl::StatusOr<bool> HoldToTools(const ToolUse& tools, v1::ToolFormat format, v1::SamplingParams* sampling);
+absl::StatusOr<bool> ConstrainToTools(const ToolUse& tools, v1::ToolFormat format,
+                                      v1::SamplingParams* sampling);
 
 }  // namespace outrider

@@ -24,47 +24,47 @@ constexpr int kProbeTokens = 2;
 
 }  // namespace
 
-DraftChoice::Kind& DraftChoice::KindOf(const Generation& generation, bool ahead) {
+DraftChoice::Learned& DraftChoice::LearnedOf(const Generation& generation, bool ahead) {
   const Group group = GroupOf(generation);
-  Kind& lockstep = kinds_[{group, false}];
+  Learned& lockstep = learned_[{group, false}];
   if (!ahead) return lockstep;
-  // A new kind that runs ahead begins with what is known from lockstep.
-  const auto [kind, is_new] = kinds_.try_emplace({group, true}, lockstep);
-  if (is_new) kind->second.ahead = true;
-  return kind->second;
+  // What is learned of rounds ahead begins with what is known from lockstep.
+  const auto [entry, is_new] = learned_.try_emplace({group, true}, lockstep);
+  if (is_new) entry->second.ahead = true;
+  return entry->second;
 }
 
-double DraftChoice::Seconds(const Kind& kind, double alpha, int k) const {
-  const double verify = kind.costs.Verify(k, running_);
+double DraftChoice::Seconds(const Learned& learned, double alpha, int k) const {
+  const double verify = learned.costs.Verify(k, running_);
   if (k == 0) return verify;
-  const double proposal = kind.costs.Propose(k, running_);
-  if (!kind.ahead || running_ > 1) return verify + proposal;
+  const double proposal = learned.costs.Propose(k, running_);
+  if (!learned.ahead || running_ > 1) return verify + proposal;
   const double whole = std::pow(alpha, k);
-  const double whole_hit = whole * kind.acceptance.WholeHit(alpha);
-  const double corrected_hit = (1 - whole) * kind.acceptance.CorrectedHit();
+  const double whole_hit = whole * learned.acceptance.WholeHit(alpha);
+  const double corrected_hit = (1 - whole) * learned.acceptance.CorrectedHit();
   const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
   // If the whole proposal is accepted, the draft must first be fed its last token.
-  return verify + whole_hit * late(kind.costs.token()) + corrected_hit * late(0) +
+  return verify + whole_hit * late(learned.costs.token()) + corrected_hit * late(0) +
          (1 - whole_hit - corrected_hit) * proposal;
 }
 
-double DraftChoice::Rate(const Kind& kind, double alpha, int k) const {
+double DraftChoice::Rate(const Learned& learned, double alpha, int k) const {
   double tokens = ExpectedTokens(std::min(alpha, 0.999), k);
-  double seconds = Seconds(kind, alpha, k);
+  double seconds = Seconds(learned, alpha, k);
   if (k > 0) {
-    const double proposed = kind.costs.proposed();
+    const double proposed = learned.costs.proposed();
     tokens = proposed * tokens + (1 - proposed);
-    seconds =
-        proposed * seconds + (1 - proposed) * (kind.costs.Verify(0, running_) + kind.costs.Failure(running_));
+    seconds = proposed * seconds +
+              (1 - proposed) * (learned.costs.Verify(0, running_) + learned.costs.Failure(running_));
   }
   return tokens / seconds;
 }
 
-int DraftChoice::Best(const Kind& kind, double alpha, int most) const {
+int DraftChoice::Best(const Learned& learned, double alpha, int most) const {
   int best = 0;
   double best_rate = 0;
   for (int k = 0; k <= most; ++k) {
-    const double rate = Rate(kind, alpha, k);
+    const double rate = Rate(learned, alpha, k);
     if (rate <= best_rate) continue;
     best = k;
     best_rate = rate;
@@ -72,14 +72,14 @@ int DraftChoice::Best(const Kind& kind, double alpha, int most) const {
   return best;
 }
 
-DraftStop DraftChoice::StopFor(const Kind& kind, double excess, double alpha, int best) const {
+DraftStop DraftChoice::StopFor(const Learned& learned, double excess, double alpha, int best) const {
   DraftStop stop;
   for (int bin = 0; bin < AcceptanceByConfidence::kBins; ++bin) {
-    const double accepted = std::max(1 - excess * (1 - kind.acceptance.Of(bin)), 0.0);
+    const double accepted = std::max(1 - excess * (1 - learned.acceptance.AlphaOfBin(bin)), 0.0);
     stop.acceptance.push_back(static_cast<float>(accepted));
   }
-  const double seconds = Seconds(kind, alpha, best + 1) - Seconds(kind, alpha, best);
-  stop.least = static_cast<float>(Rate(kind, alpha, best) * seconds / alpha);
+  const double seconds = Seconds(learned, alpha, best + 1) - Seconds(learned, alpha, best);
+  stop.least = static_cast<float>(Rate(learned, alpha, best) * seconds / alpha);
   return stop;
 }
 
@@ -89,51 +89,52 @@ DraftLength DraftChoice::ChooseWithin(const Generation& generation, int most) {
   if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
   const bool ahead = MeasuresSchedules(generation) ? schedules_[GroupOf(generation)].Next()
                                                    : generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
-  Kind& kind = KindOf(generation, ahead);
-  DraftLength length = ChooseLength(kind, generation, most);
+  Learned& learned = LearnedOf(generation, ahead);
+  DraftLength length = ChooseLength(learned, generation, most);
   length.ahead = ahead;
-  if (length.most > 0 && ChoosesTree(generation) && kind.drafted_rounds >= kRoundsToLearn) {
-    if (std::optional<DraftLength> tree = ChooseTree(kind, generation, most)) return *std::move(tree);
+  if (length.most > 0 && ChoosesTree(generation) && learned.drafted_rounds >= kRoundsToLearn) {
+    if (std::optional<DraftLength> tree = ChooseTree(learned, generation, most)) return *std::move(tree);
   }
   return length;
 }
 
-std::optional<DraftLength> DraftChoice::ChooseTree(const Kind& kind, const Generation& generation, int most) {
+std::optional<DraftLength> DraftChoice::ChooseTree(const Learned& learned, const Generation& generation,
+                                                   int most) {
   const Request& request = generation.request();
-  const double alpha = kind.acceptance.alpha();
-  const int k = request.adaptive ? Best(kind, alpha, most) : most;
+  const double alpha = learned.acceptance.alpha();
+  const int k = request.adaptive ? Best(learned, alpha, most) : most;
   // Trees are always drafted in lockstep, even if chains are drafted ahead.
-  const TreeCosts costs = KindOf(generation, false).costs.tree();
-  return trees_[GroupOf(generation)].Next(Rate(kind, alpha, k), costs, most, request.max_tree_nodes);
+  const TreeCosts costs = LearnedOf(generation, false).costs.tree();
+  return trees_[GroupOf(generation)].Next(Rate(learned, alpha, k), costs, most, request.max_tree_nodes);
 }
 
-DraftLength DraftChoice::ChooseLength(Kind& kind, const Generation& generation, int most) {
+DraftLength DraftChoice::ChooseLength(Learned& learned, const Generation& generation, int most) {
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
-  if (kind.drafted_rounds >= kRoundsToLearn && running_ > 1) {
-    if (kind.rounds_until_choice-- <= 0) {
-      kind.common = Best(kind, kind.acceptance.alpha(), request.draft_tokens);
-      kind.rounds_until_choice = kRoundsInStep * running_;
+  if (learned.drafted_rounds >= kRoundsToLearn && running_ > 1) {
+    if (learned.rounds_until_choice-- <= 0) {
+      learned.common = Best(learned, learned.acceptance.alpha(), request.draft_tokens);
+      learned.rounds_until_choice = kRoundsInStep * running_;
     }
-    if (kind.common == 0 && kind.plain_rounds >= kProbeEvery * running_)
+    if (learned.common == 0 && learned.plain_rounds >= kProbeEvery * running_)
       return {std::min(most, kProbeTokens)};
   }
-  DraftLength length = LengthFor(kind, generation, most);
-  if (kind.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
+  DraftLength length = LengthFor(learned, generation, most);
+  if (learned.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
   if (length.most == 0) {
-    if (kind.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
+    if (learned.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
     return length;
   }
-  if (++kind.chosen_rounds % kTryPlainEvery == 0) return {};
+  if (++learned.chosen_rounds % kTryPlainEvery == 0) return {};
   const bool ends_itself = length.stop && !length.stop->acceptance.empty();
-  if (!ends_itself && kind.chosen_rounds % kTryNeighbourEvery == 0) {
-    const int step = kind.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
+  if (!ends_itself && learned.chosen_rounds % kTryNeighbourEvery == 0) {
+    const int step = learned.chosen_rounds / kTryNeighbourEvery % 2 == 0 ? 1 : -1;
     length.most = std::clamp(length.most + step, 1, most);
   }
   return length;
 }
 
-DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generation, int most) const {
+DraftLength DraftChoice::LengthFor(const Learned& learned, const Generation& generation, int most) const {
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
   const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
@@ -141,25 +142,25 @@ DraftLength DraftChoice::LengthFor(const Kind& kind, const Generation& generatio
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
   };
-  if (kind.drafted_rounds < kRoundsToLearn) {
+  if (learned.drafted_rounds < kRoundsToLearn) {
     // A row costs as much as a step on some processors. The first draft and a plain round show this cost.
     const int longest = std::min(most, kWhileLearning);
-    if (running_ > 1 || kind.drafted_rounds == 0) return all_of(longest);
-    if (!kind.had_plain_round) return {};
-    return all_of(std::max(Best(kind, kind.acceptance.alpha(), longest), 1));
+    if (running_ > 1 || learned.drafted_rounds == 0) return all_of(longest);
+    if (!learned.had_plain_round) return {};
+    return all_of(std::max(Best(learned, learned.acceptance.alpha(), longest), 1));
   }
-  if (running_ > 1) return {std::min(kind.common, most)};
-  const double excess = kind.acceptance.ExcessOfRejections(generation.recent_acceptance());
-  const double alpha = std::max(1 - excess * (1 - kind.acceptance.alpha()), 0.0);
-  const int best = Best(kind, alpha, most);
-  if (best > 0 && may_stop && kind.acceptance.knows_confidence()) {
-    return {most, StopFor(kind, excess, alpha, best)};
+  if (running_ > 1) return {std::min(learned.common, most)};
+  const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance());
+  const double alpha = std::max(1 - excess * (1 - learned.acceptance.alpha()), 0.0);
+  const int best = Best(learned, alpha, most);
+  if (best > 0 && may_stop && learned.acceptance.knows_confidence()) {
+    return {most, StopFor(learned, excess, alpha, best)};
   }
   return all_of(best);
 }
 
 std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const Proposal& proposal) {
-  Kind& kind = KindOf(generation, true);
+  Learned& learned = LearnedOf(generation, true);
   const auto ends = [&](TokenId token) {
     return std::ranges::count(generation.request().end_ids, token) > 0;
   };
@@ -169,36 +170,37 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
 
   std::vector<Outcome> outcomes;
   double foreseen = 0;
-  for (const NamedOutcome& named : kind.acceptance.Outcomes(proposal)) {
+  for (const NamedOutcome& named : learned.acceptance.Outcomes(proposal)) {
     if (static_cast<int>(outcomes.size()) == max_branches_) break;
     const bool whole = named.accepted == proposal.size();
     const int room = generation.DraftRoom() - static_cast<int>(named.accepted) - 1;
     const int most = std::min(generation.request().draft_tokens, room);
     if (named.accepted > reachable || most <= 0) continue;
-    Outcome outcome{.accepted = named.accepted, .length = LengthFor(kind, generation, most)};
+    Outcome outcome{.accepted = named.accepted, .length = LengthFor(learned, generation, most)};
     if (!whole) outcome.token = proposal[named.accepted].alternatives[named.rank];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
     // Compares what an early proposal saves with what one more sequence in a step costs the other branches.
-    if (!outcomes.empty() && named.chance * kind.costs.token() < foreseen * kind.costs.sequence()) continue;
+    if (!outcomes.empty() && named.chance * learned.costs.token() < foreseen * learned.costs.sequence())
+      continue;
     foreseen += named.chance;
     outcome.length.ahead = true;
     outcomes.push_back(std::move(outcome));
   }
   // If the outcome was not foreseen, its proposal may have to wait for a step of the branches.
-  const double step = kind.costs.token();
-  const double proposal_seconds = kind.costs.first_step() + static_cast<double>(proposal.size()) * step;
+  const double step = learned.costs.token();
+  const double proposal_seconds = learned.costs.first_step() + static_cast<double>(proposal.size()) * step;
   const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
-  if (!pays && ++kind.rounds_unforeseen % kTryNeighbourEvery != 0) return {};
+  if (!pays && ++learned.rounds_unforeseen % kTryNeighbourEvery != 0) return {};
   return outcomes;
 }
 
 bool DraftChoice::ExpectsToDraft(const Generation& generation) {
   const Request& request = generation.request();
   if (!request.adaptive) return request.draft_tokens > 0;
-  const Kind& kind = KindOf(generation, false);
-  if (kind.drafted_rounds < kRoundsToLearn) return true;
-  if (running_ > 1) return kind.common > 0;
-  return Best(kind, kind.acceptance.alpha(), request.draft_tokens) > 0;
+  const Learned& learned = LearnedOf(generation, false);
+  if (learned.drafted_rounds < kRoundsToLearn) return true;
+  if (running_ > 1) return learned.common > 0;
+  return Best(learned, learned.acceptance.alpha(), request.draft_tokens) > 0;
 }
 
 void DraftChoice::OnRound(const RoundReport& round) {
@@ -210,25 +212,25 @@ void DraftChoice::OnRound(const RoundReport& round) {
                                             round.emitted);
   }
   if (!failed && ChoosesTree(generation)) trees_[GroupOf(generation)].Observe(round);
-  Kind& kind = KindOf(generation, round.ahead.runs);
-  kind.costs.ObserveVerify(round.times, running_);
+  Learned& learned = LearnedOf(generation, round.ahead.runs);
+  learned.costs.ObserveVerify(round.times, running_);
   if (!failed && proposal.empty()) {
-    ++kind.plain_rounds;
-    kind.had_plain_round = true;
+    ++learned.plain_rounds;
+    learned.had_plain_round = true;
     return;
   }
   // What is known of the draft ages by the plain rounds since the last round that asked for a draft.
-  ++kind.drafted_rounds;
-  kind.costs.AgeDraft(kind.plain_rounds);
-  kind.acceptance.Age(kind.plain_rounds);
-  kind.plain_rounds = 0;
-  if (failed) return kind.costs.ObserveFailure(round.times);
+  ++learned.drafted_rounds;
+  learned.costs.AgeDraft(learned.plain_rounds);
+  learned.acceptance.Age(learned.plain_rounds);
+  learned.plain_rounds = 0;
+  if (failed) return learned.costs.ObserveFailure(round.times);
   // How often one of several siblings is accepted says nothing about the acceptance of a chain.
-  if (!IsChain(proposal)) return kind.costs.ObserveTree(round);
-  kind.costs.ObserveChain(round);
-  kind.acceptance.Observe(proposal, round.verdict->path.size());
+  if (!IsChain(proposal)) return learned.costs.ObserveTree(round);
+  learned.costs.ObserveChain(round);
+  learned.acceptance.Observe(proposal, round.verdict->path.size());
   if (round.ahead.runs) {
-    kind.acceptance.ObserveAhead(proposal, *round.verdict, round.ahead.branches > 0, round.ahead.hit);
+    learned.acceptance.ObserveAhead(proposal, *round.verdict, round.ahead.branches > 0, round.ahead.hit);
   }
 }
 

@@ -64,7 +64,7 @@ class DraftChoice {
 
  private:
   // What was learned from the generations of one Group, separately for rounds in lockstep and ahead.
-  struct Kind {
+  struct Learned {
     RoundCosts costs;
     Acceptance acceptance;
     bool ahead = false;
@@ -80,16 +80,16 @@ class DraftChoice {
   static Group GroupOf(const Generation& generation) {
     return {generation.request().drafter, generation.greedy()};
   }
-  Kind& KindOf(const Generation& generation, bool ahead);
+  Learned& LearnedOf(const Generation& generation, bool ahead);
 
   // Chooses the length for a round with room for `most` drafted tokens.
   DraftLength ChooseWithin(const Generation& generation, int most);
-  DraftLength ChooseLength(Kind& kind, const Generation& generation, int most);
-  std::optional<DraftLength> ChooseTree(const Kind& kind, const Generation& generation, int most);
+  DraftLength ChooseLength(Learned& learned, const Generation& generation, int most);
+  std::optional<DraftLength> ChooseTree(const Learned& learned, const Generation& generation, int most);
   // The length that seems best by what was learned, without trials.
-  DraftLength LengthFor(const Kind& kind, const Generation& generation, int most) const;
+  DraftLength LengthFor(const Learned& learned, const Generation& generation, int most) const;
   // The rule that ends a draft whose next token yields less than a round with K = `best` does in that time.
-  DraftStop StopFor(const Kind& kind, double excess, double alpha, int best) const;
+  DraftStop StopFor(const Learned& learned, double excess, double alpha, int best) const;
 
   // Whether both schedules, or trees besides chains, are tried: only for a generation that runs alone, if the
   // request leaves it open. Several generations fill each other's pauses, and a tree's rows slow the others.
@@ -101,13 +101,13 @@ class DraftChoice {
   }
 
   // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.
-  double Rate(const Kind& kind, double alpha, int k) const;
-  double Seconds(const Kind& kind, double alpha, int k) const;
+  double Rate(const Learned& learned, double alpha, int k) const;
+  double Seconds(const Learned& learned, double alpha, int k) const;
   // The K in [0, most] with the best rate.
-  int Best(const Kind& kind, double alpha, int most) const;
+  int Best(const Learned& learned, double alpha, int most) const;
 
   const int max_branches_;
-  std::map<std::pair<Group, bool>, Kind> kinds_;  // true: runs ahead
+  std::map<std::pair<Group, bool>, Learned> learned_;  // true: runs ahead
   std::map<Group, MeasuredChoice> schedules_;
   std::map<Group, TreeChoice> trees_;
   int running_ = 0;

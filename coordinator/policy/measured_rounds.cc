@@ -74,9 +74,9 @@ void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict
   }
 }
 
-double Acceptance::Of(int bin) const {
+double Acceptance::AlphaOfBin(int bin) const {
   if (bin == AcceptanceByConfidence::kUnknown) return alpha();
-  return by_confidence_.Of(bin).Learnt(alpha(), kPriorOfABin);
+  return by_confidence_.Of(bin).MeanWithPrior(alpha(), kPriorOfABin);
 }
 
 double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
@@ -84,7 +84,7 @@ double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
   double rejected = prior, expected = prior;
   for (int bin = 0; bin <= AcceptanceByConfidence::kUnknown; ++bin) {
     rejected += own.judged(bin) - own.accepted(bin);
-    expected += own.judged(bin) * (1 - Of(bin));
+    expected += own.judged(bin) * (1 - AlphaOfBin(bin));
   }
   return expected > 0 ? rejected / expected : 1;
 }
@@ -92,10 +92,10 @@ double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
 std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> chain) const {
   std::vector<double> accepted, corrected;
   for (const ProposalNode& node : chain) {
-    accepted.push_back(Of(AcceptanceByConfidence::BinOf(node.confidence)));
+    accepted.push_back(AlphaOfBin(AcceptanceByConfidence::BinOf(node.confidence)));
   }
   for (size_t r = 0; r < kRanks; ++r) {
-    corrected.push_back(corrected_[r].Learnt(kCorrectedAtFirst[r], kPriorOfAnOutcome));
+    corrected.push_back(corrected_[r].MeanWithPrior(kCorrectedAtFirst[r], kPriorOfAnOutcome));
   }
   return LikelyOutcomes(chain, {accepted, corrected, WholeHit(alpha())});
 }
@@ -192,17 +192,17 @@ void MeasuredChoice::EndTrial() {
   rounds_left_ = pause_ - 1;
 }
 
-double TreeChoice::Stands(int depth, int rank) const {
+double TreeChoice::AcceptanceOf(int depth, int rank) const {
   const auto& ranks = accepted_[std::min(depth, kDepths - 1)];
-  const double first = ranks[0].Learnt(kFirstChildStands, kPriorWeight);
-  return rank == 0 ? first : ranks[rank].Learnt(ChildStands(rank, first), kPriorWeight);
+  const double first = ranks[0].MeanWithPrior(kFirstChildStands, kPriorWeight);
+  return rank == 0 ? first : ranks[rank].MeanWithPrior(ChildStands(rank, first), kPriorWeight);
 }
 
 void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs,
                          Candidate& best) const {
   std::array<std::array<double, kRanks>, kMostLevels> stands;
   for (int level = 0; level < depth; ++level) {
-    for (int rank = 0; rank < kRanks; ++rank) stands[level][rank] = Stands(level, rank);
+    for (int rank = 0; rank < kRanks; ++rank) stands[level][rank] = AcceptanceOf(level, rank);
   }
   std::vector<double> reached;
   std::array<int, kMostLevels> widths = {};

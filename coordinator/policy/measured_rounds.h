@@ -53,14 +53,14 @@ class Acceptance {
   // its confidence ends where it is unsure; then it is the accepted share of first tokens.
   double alpha() const { return all_.mean(kUnknownAcceptance); }
   // The same for a token in that bin of confidence.
-  double Of(int bin) const;
+  double AlphaOfBin(int bin) const;
   // The ratio of one generation's rejections, `own`, to those expected of tokens of the same confidence.
   double ExcessOfRejections(const AcceptanceByConfidence& own) const;
   bool knows_confidence() const { return knows_confidence_; }
 
   // The chance that the outcome was drafted for: after a whole proposal, and after a correction.
-  double WholeHit(double alpha) const { return whole_hits_.Learnt(alpha, kPriorOfAnOutcome); }
-  double CorrectedHit() const { return corrected_hits_.Learnt(kUnknownCorrected, kPriorOfAnOutcome); }
+  double WholeHit(double alpha) const { return whole_hits_.MeanWithPrior(alpha, kPriorOfAnOutcome); }
+  double CorrectedHit() const { return corrected_hits_.MeanWithPrior(kUnknownCorrected, kPriorOfAnOutcome); }
   std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
 
  private:
@@ -186,7 +186,7 @@ class TreeChoice {
   Candidate Best(const TreeCosts& costs, int depth, int nodes);
   void Compare(const std::vector<LikelyNode>& tree, int depth, const TreeCosts& costs, Candidate& best) const;
   // The chance that the child of that rank is accepted, if its parent is.
-  double Stands(int depth, int rank) const;
+  double AcceptanceOf(int depth, int rank) const;
 
   struct Share : RunningMean {
     Share() : RunningMean(kShareDecay) {}

@@ -33,7 +33,9 @@ class RunningMean {
   double sum() const { return sum_; }
   double mean(double unknown) const { return weight_ > 0 ? sum_ / weight_ : unknown; }
   // The mean, combined with a guess that counts as `prior` observations.
-  double Learnt(double guess, double prior) const { return (sum_ + prior * guess) / (weight_ + prior); }
+  double MeanWithPrior(double guess, double prior) const {
+    return (sum_ + prior * guess) / (weight_ + prior);
+  }
 
  private:
   double decay_;

@@ -186,7 +186,7 @@ class LossCount {
 
   bool suspect() const { return losses_ >= kSuspect; }
   // Whether the item must not be sent again, since it would probably bring down other servers too.
-  bool guilty() const { return losses_ >= kGuilty; }
+  bool must_give_up() const { return losses_ >= kGuilty; }
 
  private:
   static constexpr int kSuspect = 2;

@@ -18,7 +18,7 @@ void VllmCall::Start(Parts parts, vllm::GenerateRequest request, const absl::Sta
 }
 
 void VllmCall::FindModel() {
-  if (request_.model().empty()) return SplitPrompt();
+  if (request_.model().empty()) return TokenizePrompt();
   StartUnary<v1::DescribeRequest, v1::DescribeResponse>(
       parts_.service, &v1::Inference::StubInterface::async_interface::Describe, {}, {},
       [self = shared_from_this()](const absl::StatusOr<v1::DescribeResponse>& description) {
@@ -28,11 +28,11 @@ void VllmCall::FindModel() {
           status = CheckModel(self->request_.model(), names);
         }
         if (!status.ok()) return self->Refuse(status);
-        self->SplitPrompt();
+        self->TokenizePrompt();
       });
 }
 
-void VllmCall::SplitPrompt() {
+void VllmCall::TokenizePrompt() {
   if (!NeedsTokens(request_)) return Generate();
   v1::TokenizeRequest tokenize;
   tokenize.set_text(request_.text());

@@ -89,7 +89,7 @@ class VllmCall : public std::enable_shared_from_this<VllmCall> {
 
   // The steps: each starts the next, or ends the call.
   void FindModel();
-  void SplitPrompt();
+  void TokenizePrompt();
   void Generate();
   void Refuse(const absl::Status& status);
   void OnChunk(const v1::GenerateResponse& chunk);

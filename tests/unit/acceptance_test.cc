@@ -82,8 +82,8 @@ TEST(Acceptance, OfDraftsThatEndWhereTheyAreUnsureIsThatOfTheirFirstTokens) {
   }
   EXPECT_TRUE(acceptance.knows_confidence());
   EXPECT_NEAR(acceptance.alpha(), 0.5, 0.01);
-  EXPECT_GT(acceptance.Of(AcceptanceByConfidence::BinOf(0.95f)), 0.95);
-  EXPECT_LT(acceptance.Of(AcceptanceByConfidence::BinOf(0.55f)), 0.1);
+  EXPECT_GT(acceptance.AlphaOfBin(AcceptanceByConfidence::BinOf(0.95f)), 0.95);
+  EXPECT_LT(acceptance.AlphaOfBin(AcceptanceByConfidence::BinOf(0.55f)), 0.1);
 }
 
 TEST(Acceptance, AGenerationThatIsRejectedMoreOftenThanOthersHasAnExcess) {

@@ -84,7 +84,7 @@ std::map<std::pair<int, int>, Positions> WhatIsComputed(const Plan& plan) {
   const PlanLayout& layout = plan.layout;
   const int group = plan.shape.query_heads / plan.shape.kv_heads;
   const bool partition = plan.size.partials > 0;
-  const int split_size = plan.at(layout.split, 0);
+  const int split_size = plan.at(layout.split_size, 0);
   for (int item = 0; item < plan.size.items; ++item) {
     if (!plan.valid(item)) continue;
     const int s = plan.at(layout.item_sequence, item), split = plan.at(layout.item_split, item);

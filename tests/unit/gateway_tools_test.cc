@@ -128,7 +128,7 @@ std::string Both(v1::ToolFormat format) {
 TEST(OpenAiTools, WhereACallIsRequiredTheAnswerIsOneOfTheFormat) {
   for (const v1::ToolFormat format : kFormats) {
     v1::SamplingParams sampling;
-    EXPECT_EQ(*HoldToTools(ToolRequest(R"("tool_choice": "required")").tools, format, &sampling), true);
+    EXPECT_EQ(*ConstrainToTools(ToolRequest(R"("tool_choice": "required")").tools, format, &sampling), true);
     EXPECT_TRUE(Allows(sampling, Alone(Call("weather", kBern, format), format))) << format;
     EXPECT_TRUE(Allows(sampling, Alone(Call("now", "{}", format), format))) << format;
     EXPECT_FALSE(Allows(sampling, Alone(Call("weather", kElsewhere, format), format))) << format;
@@ -138,7 +138,7 @@ TEST(OpenAiTools, WhereACallIsRequiredTheAnswerIsOneOfTheFormat) {
     EXPECT_EQ(Allows(sampling, Both(format)), format != v1::TOOL_FORMAT_LLAMA) << format;
     v1::SamplingParams single;
     const std::string more = R"("tool_choice": "required", "parallel_tool_calls": false)";
-    EXPECT_EQ(*HoldToTools(ToolRequest(more).tools, format, &single), true);
+    EXPECT_EQ(*ConstrainToTools(ToolRequest(more).tools, format, &single), true);
     EXPECT_TRUE(Allows(single, Alone(Call("now", "{}", format), format))) << format;
     EXPECT_FALSE(Allows(single, Both(format))) << format;
     // What the grammar lets through is what is found in it.
@@ -153,7 +153,7 @@ TEST(OpenAiTools, ANamedFunctionIsTheOnlyOne) {
   const std::string named = R"("tool_choice": {"type": "function", "function": {"name": "now"}})";
   for (const v1::ToolFormat format : kFormats) {
     v1::SamplingParams sampling;
-    EXPECT_EQ(*HoldToTools(ToolRequest(named).tools, format, &sampling), true);
+    EXPECT_EQ(*ConstrainToTools(ToolRequest(named).tools, format, &sampling), true);
     EXPECT_TRUE(Allows(sampling, Alone(Call("now", "{}", format), format)));
     EXPECT_FALSE(Allows(sampling, Alone(Call("weather", kBern, format), format)));
   }
@@ -164,9 +164,9 @@ TEST(OpenAiTools, TheModelIsFreeUnlessAFunctionIsStrict) {
       absl::StrReplaceAll(kTools, {{R"("description": "of a place")", R"("strict": true)"}});
   for (const v1::ToolFormat format : kFormats) {
     v1::SamplingParams free, held;
-    EXPECT_EQ(*HoldToTools(ToolRequest().tools, format, &free), false);
+    EXPECT_EQ(*ConstrainToTools(ToolRequest().tools, format, &free), false);
     EXPECT_FALSE(free.has_grammar());
-    EXPECT_EQ(*HoldToTools(Chat(strict).value().tools, format, &held), true);
+    EXPECT_EQ(*ConstrainToTools(Chat(strict).value().tools, format, &held), true);
     EXPECT_TRUE(Allows(held, "Hello, \t{\"a\": 1} <b>"));
     EXPECT_TRUE(Allows(held, "So: " + Call("weather", kBern, format) + " Done."));
     EXPECT_FALSE(Allows(held, "So: " + Call("weather", kElsewhere, format)));
@@ -180,7 +180,7 @@ TEST(OpenAiTools, ASchemaIsForAnswersThatCallNothing) {
     sampling.mutable_grammar()->set_json_schema(
         R"({"type": "object", "properties": {"sum": {"type": "integer"}},
         "required": ["sum"], "additionalProperties": false})");
-    EXPECT_EQ(*HoldToTools(ToolRequest().tools, format, &sampling), true);
+    EXPECT_EQ(*ConstrainToTools(ToolRequest().tools, format, &sampling), true);
     EXPECT_TRUE(Allows(sampling, R"({"sum": 12})"));
     EXPECT_TRUE(Allows(sampling, Alone(Call("now", "{}", format), format)));
     EXPECT_FALSE(Allows(sampling, R"({"sum": "12"})"));
@@ -191,10 +191,10 @@ TEST(OpenAiTools, ASchemaIsForAnswersThatCallNothing) {
 TEST(OpenAiTools, OtherGrammarsDoNotGoWithForcedCalls) {
   v1::SamplingParams sampling;
   sampling.mutable_grammar()->set_regex("a+");
-  EXPECT_EQ(*HoldToTools(ToolRequest().tools, v1::TOOL_FORMAT_JSON, &sampling), false);
+  EXPECT_EQ(*ConstrainToTools(ToolRequest().tools, v1::TOOL_FORMAT_JSON, &sampling), false);
   EXPECT_EQ(sampling.grammar().regex(), "a+");
   const auto forced =
-      HoldToTools(ToolRequest(R"("tool_choice": "required")").tools, v1::TOOL_FORMAT_JSON, &sampling);
+      ConstrainToTools(ToolRequest(R"("tool_choice": "required")").tools, v1::TOOL_FORMAT_JSON, &sampling);
   EXPECT_EQ(MetadataOf(forced.status(), "field"), "tool_choice");
 }
 
@@ -205,7 +205,7 @@ TEST(OpenAiTools, ArgumentsMayHaveALength) {
          {"type": "object", "properties": {"word": {"type": "string", "maxLength": 2}}, "required": ["word"],
           "additionalProperties": false}}}])";
   v1::SamplingParams sampling;
-  EXPECT_EQ(*HoldToTools(Chat(tools).value().tools, v1::TOOL_FORMAT_HERMES, &sampling), true);
+  EXPECT_EQ(*ConstrainToTools(Chat(tools).value().tools, v1::TOOL_FORMAT_HERMES, &sampling), true);
   EXPECT_TRUE(Allows(sampling, Call("say", R"({"word": "ab"})", v1::TOOL_FORMAT_HERMES)));
   EXPECT_FALSE(Allows(sampling, Call("say", R"({"word": "abc"})", v1::TOOL_FORMAT_HERMES)));
   EXPECT_FALSE(Allows(sampling, Call("say", "{\"word\": \"\t\"}", v1::TOOL_FORMAT_HERMES)));

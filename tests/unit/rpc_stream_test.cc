@@ -105,17 +105,17 @@ TEST_F(OutboxTest, WhatWasWrittenDoesNotCountAnyMore) {
 }
 
 TEST_F(OutboxTest, WhatThereIsToSayBesideItemsLeavesWithThemOrAlone) {
-  outbox_.Say();
+  outbox_.PostEmpty();
   EXPECT_TRUE(written_.empty()) << "the first message will say it";
   outbox_.PostFirst({});
   outbox_.OnWritten();
-  outbox_.Say();
-  outbox_.Say();
+  outbox_.PostEmpty();
+  outbox_.PostEmpty();
   outbox_.Post(Result(1));
   outbox_.OnWritten();
   outbox_.OnWritten();
   EXPECT_THAT(written_, ElementsAre(ElementsAre(), ElementsAre(), ElementsAre(1)));
-  outbox_.Say();
+  outbox_.PostEmpty();
   EXPECT_FALSE(outbox_.Seal()) << "it is being said";
   EXPECT_TRUE(outbox_.OnWritten());
 }

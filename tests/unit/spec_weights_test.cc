@@ -178,7 +178,7 @@ TEST(OverlapAndSubtract, AddUpToTheFirstDistribution) {
 std::vector<WeightedToken> LargestBySorting(const std::vector<float>& values, size_t k, float least) {
   std::vector<WeightedToken> tokens;
   for (size_t i = 0; i < values.size(); ++i) tokens.push_back({values[i], static_cast<TokenId>(i)});
-  std::sort(tokens.begin(), tokens.end(), Heavier);
+  std::sort(tokens.begin(), tokens.end(), IsHeavier);
   tokens.resize(std::min(k, tokens.size()));
   std::erase_if(tokens, [&](const WeightedToken& token) { return token.value < least; });
   std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
@@ -253,7 +253,7 @@ TEST(KeepMass, KeepsTheShortestHeaviestPrefixWithEnoughMass) {
     const double mass = std::floor(total * (0.01 + 0.98 * (random() % 1000) / 1000));
     std::vector<WeightedToken> order;
     for (size_t i = 0; i < weights.size(); ++i) order.push_back({weights[i], static_cast<TokenId>(i)});
-    std::sort(order.begin(), order.end(), Heavier);
+    std::sort(order.begin(), order.end(), IsHeavier);
     std::vector<float> expected(weights.size());
     double sum = 0;
     for (const WeightedToken& token : order) {

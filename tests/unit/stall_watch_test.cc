@@ -118,7 +118,7 @@ TEST(StallWatch, AnEngineThatHangsIsNeitherLiveNorServing) {
   };
   Reports reports;
   const StallWatch watch("engine", kTimeout, EngineIsStuck(*worker), [&](bool stalled) {
-    server.CountStall(stalled);
+    server.ReportStall(stalled);
     reports.Add(stalled);
   });
   EXPECT_EQ(health(), std::pair(1, 1));
@@ -149,11 +149,11 @@ TEST(StallWatch, AProcessIsLiveAtNoAddressWhileAnyOfItsThreadsHangs) {
   server.SetServing(true);
   EXPECT_EQ(health(""), std::pair(1, 1));
   for (const bool hangs : {true, true, false}) {
-    server.CountStall(hangs);
+    server.ReportStall(hangs);
     EXPECT_EQ(health("live"), std::pair(2, 2));
     EXPECT_EQ(health(""), std::pair(2, 2));
   }
-  server.CountStall(false);
+  server.ReportStall(false);
   EXPECT_EQ(health("live"), std::pair(1, 1));
   EXPECT_EQ(health(""), std::pair(1, 1));
 }

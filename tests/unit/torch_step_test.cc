@@ -26,7 +26,7 @@ using ::testing::ElementsAre;
 constexpr char kModel[] = "tests/data/engine/gqa3-sharded";
 constexpr int kBlockSize = 4, kBlocks = 64;
 const at::TensorOptions kFloat32 = at::TensorOptions(at::kFloat);
-const StepOptions kOptions = {kBlockSize, /*sliding_window=*/0, /*sharing=*/3, kFloat32};
+const StepOptions kOptions = {kBlockSize, /*sliding_window=*/0, /*heads_per_kv_head=*/3, kFloat32};
 
 // Sequences of growing length, whose blocks lie scattered.
 class DecodeStep : public ::testing::Test {
@@ -117,7 +117,7 @@ TEST(MakeStep, ARowOfATreeAttendsToItsPathWithinTheWindow) {
   constexpr int kBegin = 9, kNodes = 11, kWindow = 4, kFirst = 13;
   const std::vector<BlockId> blocks = {3, 1, 4, 5, 9};
   const std::vector<TokenId> tokens(kBegin + kNodes - kFirst, 1);
-  const StepOptions options = {kBlockSize, kWindow, /*sharing=*/2, kFloat32};
+  const StepOptions options = {kBlockSize, kWindow, /*heads_per_kv_head=*/2, kFloat32};
   for (uint32_t seed = 1; seed <= 20; ++seed) {
     const std::vector<int> parents = testing::SomeParents(kNodes, 3, seed);
     std::vector<int> depths;
@@ -163,7 +163,7 @@ TEST(MakeStep, ARowOfATreeAttendsToItsPathWithinTheWindow) {
 TEST(MakeStep, NoRowAttendsToSlotsBeforeTheFirstPosition) {
   const std::vector<BlockId> blocks = {3, 1, 4};
   const std::vector<TokenId> tokens(6, 1);
-  StepOptions options = {kBlockSize, /*sliding_window=*/4, /*sharing=*/2, kFloat32};
+  StepOptions options = {kBlockSize, /*sliding_window=*/4, /*heads_per_kv_head=*/2, kFloat32};
   options.first_position = 2;
   const SequenceRows rows = {.tokens = tokens, .position = 3, .blocks = blocks};
   const AttentionGroup group = MakeStep({&rows, 1}, options).groups[0];

@@ -94,14 +94,14 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
   ObserveFloats(kEmbedded, 0, rows_.size(), hidden_, spec_.hidden_size, spec_.hidden_size);
   const int layers = pass.layers > 0 ? pass.layers : spec_.layers;
   hidden_columns_ = spec_.hidden_size * (1 + static_cast<int>(pass.taps.size()));
-  shown_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
+  hidden_states_.resize(rows_.hidden_rows().size() * static_cast<size_t>(hidden_columns_));
   for (int i = 0; i < layers; ++i) {
     const bool last = i == layers - 1;
     ComputeLayer(i, last);
-    ShowTaps(pass.taps, i + 1, last);
+    CopyTaps(pass.taps, i + 1, last);
   }
   LogitsView logits = Finish();
-  logits.hidden = {shown_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_};
+  logits.hidden = {hidden_states_.data(), static_cast<int>(rows_.hidden_rows().size()), hidden_columns_};
   return logits;
 }
 
@@ -176,14 +176,14 @@ void CpuModel::ComputeLayer(int i, bool last) {
   ObserveFloats(kAfterMlp, i, rows, hidden_, hidden, hidden);
 }
 
-void CpuModel::ShowTaps(absl::Span<const int> taps, int layers, bool dropped) {
+void CpuModel::CopyTaps(absl::Span<const int> taps, int layers, bool dropped) {
   const size_t hidden = static_cast<size_t>(spec_.hidden_size);
   for (size_t t = 0; t < taps.size(); ++t) {
     if (taps[t] != layers) continue;
     for (size_t h = 0; h < rows_.hidden_rows().size(); ++h) {
       const int kept = rows_.hidden_rows()[h];
       const int row = dropped ? kept : rows_.kept_rows()[static_cast<size_t>(kept)];
-      std::memcpy(&shown_[h * static_cast<size_t>(hidden_columns_) + (1 + t) * hidden],
+      std::memcpy(&hidden_states_[h * static_cast<size_t>(hidden_columns_) + (1 + t) * hidden],
                   hidden_.floats() + static_cast<size_t>(row) * hidden, hidden * sizeof(float));
     }
   }
@@ -193,7 +193,7 @@ LogitsView CpuModel::Finish() {
   const size_t hidden = static_cast<size_t>(spec_.hidden_size);
   for (size_t h = 0; h < rows_.hidden_rows().size(); ++h) {
     const float* const from = hidden_.floats() + static_cast<size_t>(rows_.hidden_rows()[h]) * hidden;
-    float* const to = &shown_[h * static_cast<size_t>(hidden_columns_)];
+    float* const to = &hidden_states_[h * static_cast<size_t>(hidden_columns_)];
     if (weights_.final_norm == nullptr) {
       std::memcpy(to, from, hidden * sizeof(float));
     } else {

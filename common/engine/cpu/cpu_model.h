@@ -79,7 +79,7 @@ class CpuModel final : public Model {
   void FinishHeads(const CpuLayer& layer, float* qkv) const;
   // Copies the residual stream of the rows whose hidden states are wanted, if there is a tap after `layers`
   // layers. `dropped`: hidden_ has only the kept rows.
-  void ShowTaps(absl::Span<const int> taps, int layers, bool dropped);
+  void CopyTaps(absl::Span<const int> taps, int layers, bool dropped);
   // Computes the final norm and the head for the kept rows.
   LogitsView Finish();
   LogitsView MultiplyHead(int rows);
@@ -118,7 +118,7 @@ class CpuModel final : public Model {
   Buffer logits_;         // [rows, vocab], at most kMaxLogitRows
   Buffer scores_;         // [threads, kMaxQueries, scores_stride]
   int64_t scores_stride_ = 0;
-  std::vector<float> shown_;  // the pass's hidden states, [rows, hidden_columns_]
+  std::vector<float> hidden_states_;  // the pass's hidden states, [rows, hidden_columns_]
   int hidden_columns_ = 0;
 };
 

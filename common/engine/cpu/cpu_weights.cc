@@ -98,7 +98,7 @@ size_t PackedBytes(int n, int k, Storage storage) {
   const size_t panels = static_cast<size_t>((n + kPanel - 1) / kPanel);
   const size_t weights = static_cast<size_t>(kPanel) * static_cast<size_t>(k);
   if (storage == Storage::kInt8) return panels * (kScaleBytes + weights);
-  if (const BlockFormat blocks = BlocksOf(storage); blocks.bits > 0) {
+  if (const BlockFormat blocks = BlockFormatOf(storage); blocks.bits > 0) {
     return panels * static_cast<size_t>(k / kBlockColumns) * BytesOf(blocks);
   }
   return panels * weights * (storage == Storage::kFloat32 ? 4 : 2);
@@ -107,7 +107,7 @@ size_t PackedBytes(int n, int k, Storage storage) {
 void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* to) {
   const int panels = (source.n() + kPanel - 1) / kPanel;
   const size_t panel_bytes = PackedBytes(kPanel, source.k, storage);
-  const BlockFormat blocks = BlocksOf(storage);
+  const BlockFormat blocks = BlockFormatOf(storage);
   pool.Run(panels, [&](int panel, int) {
     char* panel_to = to + static_cast<size_t>(panel) * panel_bytes;
     if (blocks.bits > 0) return PackBlocks(source, panel, blocks, panel_to);
@@ -133,7 +133,7 @@ void Pack(const MatrixSource& source, Storage storage, ThreadPool& pool, char* t
 
 void ReadRow(const PackedMatrix& matrix, int row, float* to) {
   const size_t panel_bytes = PackedBytes(kPanel, matrix.k, matrix.storage);
-  const BlockFormat format = BlocksOf(matrix.storage);
+  const BlockFormat format = BlockFormatOf(matrix.storage);
   char* from = const_cast<char*>(matrix.data) + static_cast<size_t>(row / kPanel) * panel_bytes;
   for (int k = 0; k < matrix.k; k += kBlockColumns, from += BytesOf(format)) {
     PackedBlock(from, format).Read(row % kPanel, to + k);
@@ -202,7 +202,7 @@ class Loader {
     }
     for (Matrix& matrix : matrices_) {
       char* to = memory.data() + matrix.offset;
-      if (BlocksOf(matrix.to->storage).bits > 0) {
+      if (BlockFormatOf(matrix.to->storage).bits > 0) {
         for (const StoredTensor& part : matrix.parts) {
           matrix.source.blocks.push_back(OUTRIDER_TRY(source_.GetBlocks(part.name, part.shape)));
         }

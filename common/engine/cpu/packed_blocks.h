@@ -13,7 +13,7 @@ namespace outrider {
 static_assert(kBlock == kBlockColumns);
 
 // The block format of a storage; 0 bits if the storage is not in blocks.
-inline BlockFormat BlocksOf(Storage storage) {
+inline BlockFormat BlockFormatOf(Storage storage) {
   switch (storage) {
     case Storage::kBlocks4:
       return {4, false};

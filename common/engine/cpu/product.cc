@@ -55,7 +55,7 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
   if (rows == 0) return;
   const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
   const Storage storage = product.matrix.storage;
-  const bool in_blocks = BlocksOf(storage).bits > 0;
+  const bool in_blocks = BlockFormatOf(storage).bits > 0;
   if (in_blocks) {
     const int64_t blocks = int64_t{rows} * product.matrix.k / kBlockColumns;
     sums_.resize(static_cast<size_t>(blocks));

@@ -80,7 +80,7 @@ absl::Status Attention::Launch(size_t plan, const AttentionSize& size, const Att
       .block_size = shape_.block_size,
       .rows = size.rows,
       .merge = size.partials > 0,
-      .split = ints(layout.split),
+      .split_size = ints(layout.split_size),
       .items = items(size.items, 0, size.sequences, 0),
       .tail_items = items(size.tail_items, size.items, size.rows, layout.tails),
       .row_partial = ints(layout.row_partial),

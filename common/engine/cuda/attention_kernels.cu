@@ -88,7 +88,7 @@ Params MakeParams(const AttentionArguments& a, const AttentionItems& items, int 
   params.kv_tile_indices = items.split;
   params.o_indptr = items.output_start;
   params.block_valid_mask = items.valid;
-  params.kv_chunk_size_ptr = a.split;
+  params.kv_chunk_size_ptr = a.split_size;
   params.padded_batch_size = items.count;
   params.partition_kv = a.merge;
   return params;

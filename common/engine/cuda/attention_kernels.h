@@ -29,7 +29,7 @@ struct AttentionArguments {
   int rows;    // of the launch
   bool merge;  // whether the launch has partial results to merge
   // The plan in device memory.
-  int32_t* split;
+  int32_t* split_size;
   AttentionItems items;       // their blocks have block_size slots
   AttentionItems tail_items;  // their blocks are single slots, head_dim elements apart
   int32_t* row_partial;

@@ -22,7 +22,7 @@ int TrunkSplits(const AttentionSequence& tree) { return tree.tree_begin / kSplit
 int PositionOf(const AttentionSequence& sequence, int row) {
   const int slot = sequence.length - sequence.rows + row;
   if (!IsTree(sequence)) return slot;
-  return sequence.tree_begin + Depth(sequence.parents, slot - sequence.tree_begin) - 1;
+  return sequence.tree_begin + PathLength(sequence.parents, slot - sequence.tree_begin) - 1;
 }
 
 // The number of positions in a node's tail.
@@ -96,7 +96,7 @@ class Writer {
  public:
   Writer(const AttentionShape& shape, const AttentionSize& size, char* plan)
       : shape_(shape), size_(size), layout_(size), plan_(plan) {
-    At(layout_.split, 0) = kSplit;
+    At(layout_.split_size, 0) = kSplit;
   }
 
   void AddSequence(const AttentionSequence& sequence) {
@@ -193,7 +193,7 @@ class Writer {
 
 }  // namespace
 
-int Depth(absl::Span<const int> parents, int node) {
+int PathLength(absl::Span<const int> parents, int node) {
   int depth = 0;
   for (; node >= 0; node = parents[static_cast<size_t>(node)]) ++depth;
   return depth;
@@ -298,7 +298,7 @@ PlanLayout::PlanLayout(const AttentionSize& size) : tails(size.sequences + 1) {
   };
   const int sequences = tails + (size.tail_items > 0 ? size.rows + 1 : 0);
   const int items = size.items + size.tail_items;
-  split = take(1);
+  split_size = take(1);
   for (size_t* const array : {&query_start, &output_start, &block_start, &last_length})
     *array = take(sequences);
   for (size_t* const array : {&item_sequence, &item_tile, &item_split}) *array = take(items);

@@ -60,7 +60,7 @@ struct AttentionSequence {
 };
 
 // The number of nodes on the path to a node, itself included; so 1 for a root.
-int Depth(absl::Span<const int> parents, int node);
+int PathLength(absl::Span<const int> parents, int node);
 
 // The size that a batch needs, or the size of a launch, which a captured graph fixes. A launch serves every
 // batch that needs no more of anything.
@@ -113,7 +113,7 @@ struct PlanLayout {
   explicit PlanLayout(const AttentionSize& size);
 
   int tails;             // sequences + 1
-  size_t split;          // [1], kSplit
+  size_t split_size;     // [1], kSplit
   size_t query_start;    // [sequences + 1], in rows
   size_t output_start;   // [sequences + 1], in partial results; in rows where size.partials is 0
   size_t block_start;    // [sequences + 1], in `blocks`

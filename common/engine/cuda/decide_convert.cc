@@ -21,7 +21,7 @@ bool CanApply(const SamplingParams& sampling) {
 }
 
 // If a draft under the token rule lacks a q, the host reports the error.
-bool CanTest(const Distribution& q, Rule rule) {
+bool CanVerify(const Distribution& q, Rule rule) {
   if (q.form == Distribution::Form::kSparse) return q.ids.size() <= static_cast<size_t>(kMaxTopN);
   return q.form == Distribution::Form::kPointMass ||
          (q.form == Distribution::Form::kAbsent && rule == Rule::kCoupled);
@@ -50,7 +50,7 @@ bool CanRun(const DeviceTask& task, const DecoderConfig& spec) {
   return !cut && (params.rule == Rule::kToken || coupled) && params.lenience == 1 && params.logprobs < 0 &&
          draft.size() <= static_cast<size_t>(kMaxDraftTokens) && IsChain(draft) &&
          std::all_of(draft.begin(), draft.end(),
-                     [&](const ProposalNode& node) { return CanTest(node.q, params.rule); });
+                     [&](const ProposalNode& node) { return CanVerify(node.q, params.rule); });
 }
 
 ShapeParams ToShapeParams(const SamplingParams& params, bool entropy) {

@@ -73,8 +73,8 @@ MatmulLaunches ReadLaunches(FieldReader& product) {
   return static_cast<MatmulLaunches>(found - std::begin(kLaunches));
 }
 
-absl::Status OfAnother(const std::string& path, absl::string_view what, absl::string_view written,
-                       absl::string_view here) {
+absl::Status MismatchError(const std::string& path, absl::string_view what, absl::string_view written,
+                           absl::string_view here) {
   return absl::FailedPreconditionError(
       absl::StrCat(path, ": ", what, " was ", written, " when it was written and is ", here,
                    ": other bits would come out; remove the file to choose algorithms anew"));
@@ -100,11 +100,11 @@ absl::StatusOr<std::optional<MatmulChoices>> ReadMatmulChoices(const std::string
                         .products = {}};
   if (!fields.Has("products") || !fields.At("products").is_array()) fields.Fail("products", "is not a list");
   if (!fields.status().ok()) return fields.status();
-  if (choices.gpu != here.gpu) return OfAnother(path, "the GPU", choices.gpu, here.gpu);
+  if (choices.gpu != here.gpu) return MismatchError(path, "the GPU", choices.gpu, here.gpu);
   if (choices.cublas != here.cublas) {
-    return OfAnother(path, "cuBLASLt", absl::StrCat(choices.cublas), absl::StrCat(here.cublas));
+    return MismatchError(path, "cuBLASLt", absl::StrCat(choices.cublas), absl::StrCat(here.cublas));
   }
-  if (choices.operand != here.operand) return OfAnother(path, "--dtype", choices.operand, here.operand);
+  if (choices.operand != here.operand) return MismatchError(path, "--dtype", choices.operand, here.operand);
   for (const Json& product : fields.At("products")) {
     if (!product.is_object()) {
       fields.Fail("products", "has something else than objects: ", DumpJson(product));

@@ -24,7 +24,7 @@ void AddRows(const SequenceRows& sequence, int block_size, PassPlan& pass) {
   const int tree = sequence.parents.empty() ? end : sequence.tree_begin;
   for (int slot = sequence.position; slot < end; ++slot) {
     pass.places.push_back(PlaceOf(slot, sequence.blocks, block_size));
-    if (slot >= tree) pass.places.back().position = tree + Depth(sequence.parents, slot - tree) - 1;
+    if (slot >= tree) pass.places.back().position = tree + PathLength(sequence.parents, slot - tree) - 1;
   }
   const int nodes = std::min(count, end - tree);
   if (nodes < count)
@@ -118,7 +118,7 @@ constexpr int kShortLength = 1024;
 constexpr int kTreeDepth = 64;
 
 // Rounds up to one of 1, 2, 3, 4, 6, 8, 12, 16, ...
-int RoundUp(int count) {
+int RoundUpToStep(int count) {
   const int step = std::max(static_cast<int>(std::bit_floor(static_cast<unsigned>(count))) / 2, 1);
   return (count + step - 1) / step * step;
 }
@@ -130,8 +130,8 @@ AttentionSize LaunchFor(const AttentionShape& shape, const AttentionSize& need, 
   const int sequences = TaskCapacity(need.sequences);
   AttentionSize launch = {.sequences = sequences,
                           .rows = rows,
-                          .items = std::min(RoundUp(std::max(need.items, sequences)), capacity.items),
-                          .tail_items = std::min(RoundUp(need.tail_items), capacity.tail_items),
+                          .items = std::min(RoundUpToStep(std::max(need.items, sequences)), capacity.items),
+                          .tail_items = std::min(RoundUpToStep(need.tail_items), capacity.tail_items),
                           .blocks = 0,
                           .partials = need.partials > 0 ? capacity.partials : 0};
   launch.blocks = std::min(LargestBlocks(shape, launch), capacity.blocks);

@@ -96,8 +96,8 @@ struct Format {
   const char* name;
   int bits;
   bool wide;
-  size_t bytes;    // of a unit of one or more blocks
-  int64_t blocks;  // in a unit
+  size_t unit_bytes;    // of a unit of one or more blocks
+  int64_t unit_blocks;  // in a unit
   void (*read)(Bytes data, int64_t block, Block& to);
 };
 
@@ -135,7 +135,7 @@ absl::StatusOr<BlockReader> GgufTensors::GetBlocks(absl::string_view name,
   const auto row_in_file = RowOrder(name);
   return [=](int64_t row, int64_t block, Block& to) {
     const Bytes from = data + static_cast<size_t>(row_in_file ? row_in_file(row) : row) * row_bytes +
-                       static_cast<size_t>(block / format->blocks) * format->bytes;
+                       static_cast<size_t>(block / format->unit_blocks) * format->unit_bytes;
     format->read(from, block, to);
   };
 }

@@ -183,7 +183,7 @@ constexpr int kControl = 3;  // in tokenizer.ggml.token_type
 constexpr const char* kEnds[] = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",    "<end_of_turn>",
                                  "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<EOT>"};
 
-std::vector<TokenId> ReadEnds(FieldReader& fields, const GgufFile& file, int vocab) {
+std::vector<TokenId> ReadEosTokenIds(FieldReader& fields, const GgufFile& file, int vocab) {
   std::set<TokenId> ends;
   for (const char* key : {"eos", "eot", "eom"}) {
     const std::vector<TokenId> ids =
@@ -211,7 +211,7 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   const int vocab = config.decoder.vocab_size;
   const std::vector<TokenId> bos = fields.TokenIds("tokenizer.ggml.bos_token_id", vocab);
   if (!bos.empty()) config.bos_token_id = bos[0];
-  config.eos_token_ids = ReadEnds(fields, file, vocab);
+  config.eos_token_ids = ReadEosTokenIds(fields, file, vocab);
   OUTRIDER_TRY(fields.status());
   std::set<std::string> packed, no_blocks;
   for (const auto& [name, tensor] : file.tensors()) {

@@ -54,7 +54,7 @@ class Unpacker {
   }
 
   template <class Format>
-  std::optional<BlockFormat> Blocks(const Format& format) {
+  std::optional<BlockFormat> FormatOfBlocks(const Format& format) {
     const Levels levels = LevelsOf(format);
     if (!levels.integers || columns_ % kBlock != 0 || !Check(format).ok()) return std::nullopt;
     ReadScaling(format);
@@ -71,7 +71,7 @@ class Unpacker {
   }
 
   template <class Format>
-  absl::StatusOr<BlockReader> Read(const Format& format) {
+  absl::StatusOr<BlockReader> MakeBlockReader(const Format& format) {
     ReadLevels(format);
     ReadScaling(format);
     if (!status_.ok()) return status_;
@@ -337,7 +337,7 @@ std::optional<BlockFormat> UnpackedTensors::BlocksOf(absl::string_view name,
                                                      absl::Span<const int64_t> shape) const {
   return ForFormat(
       stored_, quantization_, name, shape,
-      [](Unpacker& unpacker, const auto& format) { return unpacker.Blocks(format); },
+      [](Unpacker& unpacker, const auto& format) { return unpacker.FormatOfBlocks(format); },
       []() -> std::optional<BlockFormat> { return std::nullopt; });
 }
 
@@ -345,7 +345,7 @@ absl::StatusOr<BlockReader> UnpackedTensors::GetBlocks(absl::string_view name,
                                                        absl::Span<const int64_t> shape) const {
   return ForFormat(
       stored_, quantization_, name, shape,
-      [](Unpacker& unpacker, const auto& format) { return unpacker.Read(format); },
+      [](Unpacker& unpacker, const auto& format) { return unpacker.MakeBlockReader(format); },
       [&] { return TensorSource::GetBlocks(name, shape); });
 }
 

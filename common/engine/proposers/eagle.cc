@@ -82,7 +82,7 @@ void Eagle::MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMov
   }
 }
 
-absl::StatusOr<LogitsView> Eagle::Level(int level, std::span<Drafting* const> draftings) {
+absl::StatusOr<LogitsView> Eagle::LogitsOfLevel(int level, std::span<Drafting* const> draftings) {
   if (!fused_.ok()) return fused_;
   std::vector<SequenceRows> batch;
   if (level == 0) {

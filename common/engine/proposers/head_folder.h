@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/engine/decoder/decoder_config.h"
 #include "common/engine/decoder/field_reader.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/engine/decoder/safetensors.h"
 #include "common/engine/decoder/tensor_source.h"
 #include "common/engine/model.h"
@@ -34,7 +35,7 @@ struct HeadFolder {
 
 // Reads the inner size, which must be even for Matrix::Multiply.
 inline int ReadInner(FieldReader& fields) {
-  const int inner = fields.Int("intermediate_size", 2, 1 << 24);
+  const int inner = fields.Int("intermediate_size", 2, kMaxSizes.intermediate);
   if (inner % 2 != 0) fields.Fail("intermediate_size", "is odd: ", inner);
   return inner;
 }

@@ -122,11 +122,12 @@ absl::StatusOr<DecoderConfig> ReadLayer(FieldReader& fields, const DecoderConfig
   spec.hidden_size = target.hidden_size;
   spec.intermediate_size = ReadInner(fields);
   spec.layers = 1;
-  spec.heads = fields.Int("num_attention_heads", 1, 1 << 16);
+  spec.heads = fields.Int("num_attention_heads", 1, kMaxSizes.heads);
   spec.kv_heads =
       fields.Has("num_key_value_heads") ? fields.Int("num_key_value_heads", 1, spec.heads) : spec.heads;
   OUTRIDER_TRY(fields.status());  // before dividing by spec.heads
-  spec.head_dim = fields.Has("head_dim") ? fields.Int("head_dim", 2, 1 << 12) : spec.hidden_size / spec.heads;
+  spec.head_dim =
+      fields.Has("head_dim") ? fields.Int("head_dim", 2, kMaxSizes.head_dim) : spec.hidden_size / spec.heads;
   spec.max_position_embeddings = target.max_position_embeddings;
   spec.rms_norm_eps = fields.Positive("rms_norm_eps");
   ReadRope(fields, spec);

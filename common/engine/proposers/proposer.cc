@@ -75,7 +75,7 @@ absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings) {
       if (!drafting.done) active.push_back(&drafting);
     }
     if (active.empty()) return absl::OkStatus();
-    const LogitsView logits = OUTRIDER_TRY(proposer.Level(level, active));
+    const LogitsView logits = OUTRIDER_TRY(proposer.LogitsOfLevel(level, active));
     int first = 0;
     for (Drafting* drafting : active) {
       const LogitsView rows{logits.row(first).data(), drafting->rows, logits.vocab};

@@ -60,15 +60,15 @@ class Proposer {
 
   // The logits of the last level's nodes of all draftings, in order. No drafting is done yet. Valid until
   // the next call; the caller may overwrite them. Levels count from 0. Errors are those of Model::Forward.
-  virtual absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) = 0;
+  virtual absl::StatusOr<LogitsView> LogitsOfLevel(int level, std::span<Drafting* const> draftings) = 0;
 
   // Called for each copy and move in the target's cache.
   virtual void CopyBlock(BlockId /*from*/, BlockId /*to*/) {}
   virtual void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) {}
 };
 
-// Fills in the proposals of the draftings' answers. Errors are those of Proposer::Level; after one, the
-// proposals are unusable.
+// Fills in the proposals of the draftings' answers. Errors are those of Proposer::LogitsOfLevel; after one,
+// the proposals are unusable.
 absl::Status MakeProposals(Proposer& proposer, std::span<Drafting> draftings);
 
 }  // namespace outrider

@@ -19,7 +19,7 @@ void AddToRows(absl::Span<const float> bias, std::vector<float>& y) {
 
 }  // namespace
 
-absl::StatusOr<LogitsView> ResidualHeads::Level(int level, std::span<Drafting* const> draftings) {
+absl::StatusOr<LogitsView> ResidualHeads::LogitsOfLevel(int level, std::span<Drafting* const> draftings) {
   const ResidualHead& head = heads_[static_cast<size_t>(level)];
   OUTRIDER_TRY(Apply(head, draftings));
   if (head.logits == nullptr) {
@@ -53,13 +53,13 @@ absl::Status ResidualHeads::Apply(const ResidualHead& head, std::span<Drafting* 
   return absl::OkStatus();
 }
 
-absl::StatusOr<LogitsView> LayerSkip::Level(int /*level*/, std::span<Drafting* const> draftings) {
+absl::StatusOr<LogitsView> LayerSkip::LogitsOfLevel(int /*level*/, std::span<Drafting* const> draftings) {
   std::vector<SequenceRows> batch;
   for (const Drafting* drafting : draftings) batch.push_back(RowsOfLevel(*drafting));
   return model_.Forward(batch, {.layers = layers_});
 }
 
-absl::StatusOr<LogitsView> LookAhead::Level(int level, std::span<Drafting* const> draftings) {
+absl::StatusOr<LogitsView> LookAhead::LogitsOfLevel(int level, std::span<Drafting* const> draftings) {
   if (level == 0) OUTRIDER_TRY(Compute(draftings));
   const size_t vocab = static_cast<size_t>(vocab_);
   logits_.clear();

@@ -38,7 +38,7 @@ class ResidualHeads final : public Proposer {
   int max_tokens() const override { return static_cast<int>(heads_.size()); }
   int SlotsFor(int /*nodes*/, int /*depth*/) const override { return 0; }
   int HiddenRows(int /*rows*/, int logit_rows) const override { return logit_rows; }
-  absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
+  absl::StatusOr<LogitsView> LogitsOfLevel(int level, std::span<Drafting* const> draftings) override;
 
  private:
   // The hidden states of one head for all draftings, [draftings, hidden].
@@ -64,7 +64,7 @@ class LayerSkip final : public Proposer {
 
   ProposerKind kind() const override { return ProposerKind::kLayerSkip; }
   int SlotsFor(int nodes, int /*depth*/) const override { return 1 + nodes; }
-  absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
+  absl::StatusOr<LogitsView> LogitsOfLevel(int level, std::span<Drafting* const> draftings) override;
 
  private:
   Model& model_;
@@ -87,7 +87,7 @@ class LookAhead final : public Proposer {
   ProposerKind kind() const override { return ProposerKind::kPass; }
   int max_tokens() const override { return 1 + static_cast<int>(embeddings_.size()) / hidden_size_; }
   int SlotsFor(int /*nodes*/, int depth) const override { return depth; }
-  absl::StatusOr<LogitsView> Level(int level, std::span<Drafting* const> draftings) override;
+  absl::StatusOr<LogitsView> LogitsOfLevel(int level, std::span<Drafting* const> draftings) override;
 
  private:
   // Computes the logits of all levels, and keeps them as the draftings' states.

@@ -76,7 +76,7 @@ at::Tensor Upload(const Indices& indices, const StepOptions& options) {
 at::Tensor Mask(const at::Tensor& hidden, const StepOptions& options) {
   return at::zeros(hidden.sizes(), options.tensors)
       .masked_fill_(hidden, -std::numeric_limits<double>::infinity())
-      .repeat({1, 1, options.sharing, 1});
+      .repeat({1, 1, options.heads_per_kv_head, 1});
 }
 
 // Sets `hidden` [1, rows, slots] for the tree of a sequence: hides from each row the nodes that are not on

@@ -18,8 +18,8 @@ struct AttentionGroup {
   int64_t rows_each = 0;
   at::Tensor rows;   // [sequences * rows_each], rows of the step, sequence by sequence
   at::Tensor table;  // [sequences, blocks], padded by repeating a sequence's last block
-  // [sequences, 1, sharing * rows_each, blocks * block_size]: 0 where a row attends, else -infinity. Sliding
-  // layers use sliding_mask, which is undefined if there are no such layers.
+  // [sequences, 1, heads_per_kv_head * rows_each, blocks * block_size]: 0 where a row attends, else
+  // -infinity. Sliding layers use sliding_mask, which is undefined if there are no such layers.
   at::Tensor mask;
   at::Tensor sliding_mask;
   at::Tensor unwritten;  // [sequences, 1, blocks * block_size, 1]: past the last row or before first_position
@@ -46,7 +46,7 @@ struct Step {
 struct StepOptions {
   int block_size = 0;
   int sliding_window = 0;     // of DecoderConfig; 0 if no layer slides
-  int sharing = 1;            // query heads per KV head; the masks repeat their rows for each
+  int heads_per_kv_head = 1;  // query heads per KV head; the masks repeat their rows for each
   at::TensorOptions tensors;  // the masks' dtype, and the device
   int embedding_columns = 0;  // of DecoderConfig, as is first_position
   int first_position = 0;

@@ -173,7 +173,7 @@ class TorchModel final : public Model {
         return absl::OkStatus();
       });
       if (!received.ok()) return absl::UnavailableError("rank 0 is gone");
-      OUTRIDER_TRY(Try(*runner_, "following rank 0", [&] { return Obey(numbers); }));
+      OUTRIDER_TRY(Try(*runner_, "following rank 0", [&] { return Execute(numbers); }));
     }
   }
 
@@ -241,7 +241,7 @@ class TorchModel final : public Model {
   }
 
   // Executes a command that rank 0 sent.
-  absl::Status Obey(absl::Span<const int64_t> numbers) {
+  absl::Status Execute(absl::Span<const int64_t> numbers) {
     const Command command = OUTRIDER_TRY(Command::Decode(numbers));
     if (!command.batch.empty()) {
       runner_->ToHost(Compute(command.batch, PassOptions()));

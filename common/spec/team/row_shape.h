@@ -84,7 +84,7 @@ OUTRIDER_HD uint64_t CutAtMass(Team& team, const float* weights, int n, double m
   // mass <= total <= kMaxVocab; sums are whole numbers of units, so the target is rounded up.
   const double units = ::ceil(mass * kMassUnits);
   const uint64_t target = units < 1 ? 1 : static_cast<uint64_t>(units);
-  const int wanted = Smaller(kNucleusCandidates, team.size());
+  const int wanted = Min(kNucleusCandidates, team.size());
   return SelectRow(team, WeightKeys{weights}, n, wanted, MassMeasure{}, target);
 }
 

@@ -29,13 +29,13 @@ struct DoubleRow {
   OUTRIDER_HD double Value(int /*i*/, double weight) const { return weight; }
 };
 
-OUTRIDER_HD inline int Smaller(int a, int b) { return a < b ? a : b; }
+OUTRIDER_HD inline int Min(int a, int b) { return a < b ? a : b; }
 
 // The number of tokens that a team sums before it looks at the sums: a block for each thread, so that a small
 // team does not sum far beyond the token that it looks for.
 template <class Team>
 OUTRIDER_HD int ChunkOf(const Team& team) {
-  return Smaller(kChunkBlocks, team.size()) * kSumBlock;
+  return Min(kChunkBlocks, team.size()) * kSumBlock;
 }
 
 // scratch.sums[b] <- sum of block b of [begin, end). `begin` is on a block's boundary, and there are at most
@@ -46,12 +46,12 @@ OUTRIDER_HD int SumBlocks(Team& team, const Source& source, int begin, int end) 
   double* const lanes = local.scratch().lanes;
   const int blocks = (end - begin + kSumBlock - 1) / kSumBlock;
   for (int tile = team.group() * kTileBlocks; tile < blocks; tile += team.groups() * kTileBlocks) {
-    const int tile_blocks = Smaller(kTileBlocks, blocks - tile);
+    const int tile_blocks = Min(kTileBlocks, blocks - tile);
     for (int item = local.rank(); item < tile_blocks * kLanes; item += local.size()) {
       const int block = item / kLanes;
       const int lane = item % kLanes;
       const int first = begin + (tile + block) * kSumBlock;
-      const int last = Smaller(end, first + kSumBlock);
+      const int last = Min(end, first + kSumBlock);
       const auto& values = source.Range(first, last);
       decltype(values.Load(0)) loaded[kSumBlock / kLanes];
       for (int k = 0; k < kSumBlock / kLanes; ++k) {
@@ -86,7 +86,7 @@ OUTRIDER_HD double SumRow(Team& team, const Source& source, int n) {
   const int chunk = ChunkOf(team);
   double sum = 0;
   for (int begin = 0; begin < n; begin += chunk) {
-    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + chunk));
+    const int blocks = SumBlocks(team, source, begin, Min(n, begin + chunk));
     if (team.rank() == 0) {
       for (int b = 0; b < blocks; ++b) sum += team.scratch().sums[b];
     }
@@ -118,7 +118,7 @@ template <class Team, class Term>
 OUTRIDER_HD double AddInOrder(Team& team, int n, const Term& term) {
   double sum = 0;  // thread 0's
   for (int begin = 0; begin < n; begin += kMaxStaged) {
-    const int end = Smaller(n, begin + kMaxStaged);
+    const int end = Min(n, begin + kMaxStaged);
     const auto& staged = Stage(team, term, begin, end);
     for (int i = begin; team.rank() == 0 && i < end; ++i) sum += staged(i);
     team.Sync();
@@ -132,7 +132,7 @@ OUTRIDER_HD int LastPositive(Team& team, const Source& source, int end) {
   uint64_t last = 0;
   for (int i = team.rank(); i < end; i += team.size()) {
     const int block = i - i % kSumBlock;
-    const auto& values = source.Range(block, Smaller(end, block + kSumBlock));
+    const auto& values = source.Range(block, Min(end, block + kSumBlock));
     if (values.Value(i, values.Load(i)) > 0) last = static_cast<uint64_t>(i) + 1;
   }
   return static_cast<int>(team.Max(last)) - 1;
@@ -149,7 +149,7 @@ OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double tota
   int found = -1;     // the block, counted from `begin`
   int begin = 0;
   while (true) {
-    const int blocks = SumBlocks(team, source, begin, Smaller(n, begin + chunk));
+    const int blocks = SumBlocks(team, source, begin, Min(n, begin + chunk));
     if (team.rank() == 0) {
       for (int b = 0; b < blocks && found < 0; ++b) {
         const double sum = before + team.scratch().sums[b];
@@ -167,7 +167,7 @@ OUTRIDER_HD int SampleIndex(Team& team, const Source& source, int n, double tota
   }
 
   const int first = begin + found * kSumBlock;
-  const int last = Smaller(n, first + kSumBlock);
+  const int last = Min(n, first + kSumBlock);
   const auto& values = source.Range(first, last);
   const auto value = [&](int i) { return values.Value(i, values.Load(i)); };
   const auto& staged = Stage(team, value, first, last);

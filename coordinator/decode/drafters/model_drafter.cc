@@ -12,7 +12,7 @@ namespace outrider {
 namespace {
 
 // Added to the budget for the way back. A later answer is not waited for, since the draft may hang.
-constexpr auto kWayBack = std::chrono::milliseconds(50);
+constexpr auto kAnswerGrace = std::chrono::milliseconds(50);
 // Added to the budget for each token that is new to the draft.
 constexpr auto kBudgetPerToken = std::chrono::microseconds(500);
 
@@ -60,6 +60,11 @@ void FillRequest(const DraftLength& length, int k, v1::ProposeItem* propose) {
   v1::DraftStop* stop = propose->mutable_stop();
   stop->mutable_acceptance()->Add(length.stop->acceptance.begin(), length.stop->acceptance.end());
   stop->set_least(length.stop->least);
+}
+
+// The status of a round once no draft can be asked. An earlier failure is worse news.
+DraftStatus StatusWhenAway(DraftStatus before) {
+  return before == DraftStatus::kFailed ? before : DraftStatus::kAway;
 }
 
 }  // namespace
@@ -146,9 +151,10 @@ void Branches::Drop() {
 
 bool ModelDrafter::Send() {
   // None of these is the draft's failure: only this sequence is not drafted for.
-  if (stopped_ || attempts_ == kMaxAttempts || losses_.guilty() || Clock::now() < not_before_) return false;
+  if (stopped_ || attempts_ == kMaxAttempts || losses_.must_give_up() || Clock::now() < not_before_)
+    return false;
   if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
-    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;  // a failure is worse news
+    status_ = StatusWhenAway(status_);
     return false;
   }
   const v1::ServerInfo& draft = *pin_.server()->link->info();
@@ -176,7 +182,7 @@ bool ModelDrafter::Send() {
   const Clock::duration allowed = budget_ + kBudgetPerToken * propose->sequence().tokens_size();
   SetBudget(allowed, propose->mutable_sequence()->mutable_budget());
   item->call = item->server->link->Start(std::move(message), pin_.sequence_id(), round);
-  item->deadline = Clock::now() + allowed + kWayBack;
+  item->deadline = Clock::now() + allowed + kAnswerGrace;
   item->n = n;
   item->k = k;
   item->nodes = wanted_.tree ? nodes : k;
@@ -192,7 +198,7 @@ std::optional<ModelDrafter::InFlight> ModelDrafter::Prepare() {
   const bool is_suspect = losses_.suspect();
   if (!is_suspect || suspects.size() == 0) item.permit = item.server->breaker.TryPass(Clock::now());
   if (item.permit == nullptr) {
-    if (status_ != DraftStatus::kFailed) status_ = DraftStatus::kAway;
+    status_ = StatusWhenAway(status_);
     return std::nullopt;
   }
   if (is_suspect) item.turn = std::make_unique<TurnQueue::Turn>(&suspects);
@@ -258,7 +264,7 @@ void ModelDrafter::Adopt(Branch branch) {
                 .permit = server->breaker.TryPass(Clock::now()),
                 .turn = nullptr,
                 .call = std::move(branch.call),
-                .deadline = Clock::now() + budget_ + kWayBack,
+                .deadline = Clock::now() + budget_ + kAnswerGrace,
                 .n = branch.n,
                 .k = branch.k,
                 .nodes = branch.k,
@@ -317,7 +323,7 @@ bool ModelDrafter::OnRefusal(const InFlight& item, const DraftLink::Answer& answ
   }
   if (answer.lost) {
     losses_.OnLost(item.n);
-    if (losses_.guilty()) {
+    if (losses_.must_give_up()) {
       // The generation goes on without a draft.
       metrics_->OnDraftError("ITEM_LOST");
       LogWarning("draft given up for a request",

@@ -56,8 +56,8 @@ struct Split {
 // The keys and values of an item's split, from blocks of `block_size` slots, `block_stride` elements apart.
 Split ReadSplit(const AttentionArguments& a, const AttentionItems& items, int item, int block_size,
                 int64_t block_stride, int kv_head, int length) {
-  const int sequence = items.sequence[item], dim = a.head_dim, begin = items.split[item] * *a.split;
-  const int positions = std::min(*a.split, length - begin);
+  const int sequence = items.sequence[item], dim = a.head_dim, begin = items.split[item] * *a.split_size;
+  const int positions = std::min(*a.split_size, length - begin);
   const size_t size = static_cast<size_t>(positions) * static_cast<size_t>(dim);
   Split split{.begin = begin, .keys = std::vector<float>(size), .values = std::vector<float>(size)};
   for (int p = 0; p < positions; ++p) {
@@ -109,7 +109,7 @@ void AttendItem(const AttentionArguments& a, const AttentionItems& items, int it
   const int sequence = items.sequence[item];
   const int blocks = items.block_start[sequence + 1] - items.block_start[sequence];
   const int length = (blocks - 1) * block_size + items.last_length[sequence];
-  const int splits = (length + *a.split - 1) / *a.split;
+  const int splits = (length + *a.split_size - 1) / *a.split_size;
   const int first_row = items.query_start[sequence], rows = items.query_start[sequence + 1] - first_row;
   const int group = a.query_heads / a.kv_heads;
   for (int kv_head = 0; kv_head < a.kv_heads; ++kv_head) {

@@ -11,7 +11,7 @@
 namespace outrider {
 
 // Thread-safe.
-class QuietCount {
+class RateLimitedCount {
  public:
   // Counts one event. Returns the number of events since the last report if a report is due, at most once a
   // minute; else 0.

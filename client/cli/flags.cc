@@ -257,6 +257,10 @@ void DefineGenerateFlags(CLI::App& command, GenerateFlags& flags) {
                 "same; with --temperature 0 or --rule coupled")
       ->excludes(n)
       ->excludes(json);
+  command
+      .add_option("--timeline", flags.timeline,
+                  "SVG file for a picture of the rounds' times; with --compare-plain of both answers")
+      ->excludes(n);
   AddField<uint32_t>(
       command, "--logprobs", [request](uint32_t top) { request->mutable_logprobs()->set_top(top); },
       "with each token, this many alternatives; 0: the token's own")

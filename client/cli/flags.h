@@ -46,6 +46,7 @@ struct GenerateFlags : ChatFlags {
   bool chat = false;  // the prompt is a question
   bool json = false;
   bool compare_plain = false;  // decode it once more without speculation
+  std::string timeline;        // file for TimelineSvg; empty: none
 };
 
 struct DescribeFlags {

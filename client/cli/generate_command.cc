@@ -12,6 +12,7 @@
 #include "client/cli/flags.h"
 #include "client/cli/process.h"
 #include "client/cli/render.h"
+#include "client/cli/timeline.h"
 #include "common/spec/status.h"
 #include "common/text/utf8.h"
 
@@ -122,7 +123,6 @@ absl::Status CheckComparable(const v1::GenerateRequest& request) {
 v1::GenerateRequest WithoutSpeculation(v1::GenerateRequest request) {
   const v1::Rule rule = request.speculation().rule();
   request.clear_speculation();
-  request.clear_trace();
   request.mutable_speculation()->set_rule(rule);
   request.mutable_speculation()->set_draft_tokens(0);
   return request;
@@ -143,9 +143,12 @@ void AddMessage(const std::string& role, const std::string& content, v1::Generat
 }
 
 absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
+  const bool draws = !flags.timeline.empty();
+  if (draws && flags.request.has_beam()) return Invalid("--timeline is not for --beam-width");
   if (flags.compare_plain) OUTRIDER_TRY(CheckComparable(flags.request));
   const std::string prompt = OUTRIDER_TRY(ReadPrompt(flags));
   v1::GenerateRequest request = flags.request;
+  request.set_trace(request.trace() || draws);
   if (flags.chat) {
     if (!flags.system.empty()) AddMessage("system", flags.system, request);
     AddMessage("user", prompt, request);
@@ -161,18 +164,24 @@ absl::StatusOr<int> RunGenerate(const GenerateFlags& flags) {
   const auto on_end = [&writer](const absl::StatusOr<std::vector<Completion>>& samples) {
     samples.ok() ? writer.End(*samples) : writer.BreakOff();
   };
-  const Answer answer =
-      Ask(*connection, request, signals,
-          {[&writer](const v1::GenerateResponse& chunk) { return writer.Write(chunk); }, on_end});
+  std::vector<TracedAnswer> traced = {{.name = "with speculation", .rounds = {}}};
+  const auto record = [&traced](const v1::GenerateResponse& chunk) {
+    if (chunk.has_trace()) traced.back().rounds.push_back(chunk.trace());
+    return true;
+  };
+  const auto on_chunk = [&](const v1::GenerateResponse& chunk) { return record(chunk) && writer.Write(chunk); };
+  const Answer answer = Ask(*connection, request, signals, {on_chunk, on_end});
   if (answer.signal != 0) return 128 + answer.signal;
   if (answer.unread) return 128 + SIGPIPE;
   OUTRIDER_TRY(answer.samples.status());
-  if (!flags.compare_plain) return 0;
-
-  const Answer plain = Ask(*connection, WithoutSpeculation(request), signals, {});
-  if (plain.signal != 0) return 128 + plain.signal;
-  OUTRIDER_TRY(plain.samples.status());
-  writer.Note(Comparison(answer.samples->front(), plain.samples->front()));
+  if (flags.compare_plain) {
+    traced.push_back({.name = "plain decoding", .rounds = {}});
+    const Answer plain = Ask(*connection, WithoutSpeculation(request), signals, {.on_chunk = record});
+    if (plain.signal != 0) return 128 + plain.signal;
+    OUTRIDER_TRY(plain.samples.status());
+    writer.Note(Comparison(answer.samples->front(), plain.samples->front()));
+  }
+  if (draws) OUTRIDER_TRY(WriteTimeline(flags.timeline, traced));
   return 0;
 }
 

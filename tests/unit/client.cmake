@@ -1,5 +1,5 @@
 outrider_unit_test(client_sdk_test SOURCES unit/client_sdk_test.cc LIBS outrider::client)
-outrider_unit_test(client_render_test SOURCES unit/client_render_test.cc LIBS outrider::cli)
+outrider_unit_test(client_render_test SOURCES unit/client_render_test.cc unit/client_timeline_test.cc LIBS outrider::cli)
 outrider_unit_test(client_flags_test SOURCES unit/client_flags_test.cc LIBS outrider::cli outrider::obs)
 outrider_unit_test(client_listen_test SOURCES unit/client_listen_test.cc LIBS outrider::cli)
 outrider_unit_test(client_process_test SOURCES unit/client_process_test.cc LIBS outrider::cli)

@@ -12,6 +12,7 @@ import tempfile
 import urllib.error
 import urllib.request
 from pathlib import Path
+from xml.etree import ElementTree
 
 import openai
 import pytest
@@ -78,6 +79,23 @@ def test_an_answer_is_compared_with_plain_decoding() -> None:
         for how in (["--temperature", "1", "--seed", "7"], ["--rule", "coupled"], ["--temperature", "0", "--beam-width", "2"]):
             refused = compared(*how)
             assert refused.returncode == 1 and "--compare-plain" in refused.stderr and not refused.stdout
+
+
+def test_the_rounds_of_an_answer_are_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "rounds.svg"
+    with up() as u:
+        how = ["--address", u.address("coordinator"), "--timeline", str(file), "--max-tokens", "20"]
+        done = outrider("generate", *how, "--temperature", "0", "--draft-tokens", "4", "--compare-plain", "Once upon a <time>")
+        assert done.returncode == 0, done.stderr
+        calls = re.search(r"(\d+) target calls", done.stderr)
+        assert calls is not None
+        picture = ElementTree.parse(file).getroot()
+        titles = [str(title.text) for title in picture.iter("{http://www.w3.org/2000/svg}title")]
+        assert len(titles) == int(calls[1]) + 20, "a round for each pass of the target, and one for each token of plain decoding"
+        assert any("drafted 4, accepted" in title for title in titles)
+        assert not any("drafted" in title for title in titles[int(calls[1]):])
+        refused = outrider("generate", *how, "--beam-width", "2", "Once")
+        assert refused.returncode == 1 and "--timeline" in refused.stderr and not refused.stdout
 
 
 def test_the_api_of_up_asks_for_a_key(tmp_path: Path) -> None:

@@ -83,7 +83,10 @@ absl::StatusOr<std::vector<Completion>> Client::GenerateSamples(const v1::Genera
     pause = std::min(2 * pause, kLongestPause);
     *wanted.mutable_resume_from() = request.resume_from();
     for (const v1::GeneratedToken& token : completions[0].tokens) wanted.add_resume_from(token.id());
-    if (!completions[0].tokens.empty()) wanted.mutable_logprobs()->clear_prompt();  // all of it is known
+    if (!completions[0].tokens.empty()) {  // then all of the prompt has come
+      wanted.mutable_logprobs()->clear_prompt();
+      wanted.clear_echo();
+    }
   }
   const bool whole = std::ranges::all_of(completions, [](const Completion& completion) {
     return completion.finish.reason() != v1::FINISH_REASON_UNSPECIFIED;

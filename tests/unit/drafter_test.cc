@@ -1,4 +1,4 @@
-// The drafters of the coordinator: what they propose from what, and which of them learn the verdict.
+// The coordinator's drafters: what they propose, and which of them are told the verdict.
 #include <gmock/gmock.h>
 
 #include "common/net/asio.h"
@@ -21,7 +21,7 @@ Tokens Copy(const Tokens& committed, int k = 1) {
   return TokensOf(CopyDrafter(&generation).Draft(k));
 }
 
-// The longest end of a text that occurs earlier, and where it last does.
+// The longest suffix of a text that also occurs earlier, and its last earlier occurrence.
 SuffixAutomaton::Repeat LongestRepeat(const Tokens& text) {
   SuffixAutomaton::Repeat repeat;
   for (size_t end = text.size() - 1; end > 0; --end) {
@@ -98,8 +98,10 @@ TEST(CopyDrafter, BeginsAsThePredictionDoesAndFindsTheWayBackToIt) {
   EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(10, 11, 12, 13));
   EXPECT_EQ(drafter.predicted(), 4u);
   EXPECT_THAT(TokensOf(drafter.Draft(9)), ElementsAre(10, 11, 12, 13, 14, 15)) << "no further than it goes";
-  const Tokens first = {10, 99};
+  const Tokens first = {10}, other = {99};
   generation.Extend(first);
+  EXPECT_THAT(TokensOf(drafter.Draft(4)), ElementsAre(11, 12, 13, 14)) << "after one token as after many";
+  generation.Extend(other);
   EXPECT_THAT(TokensOf(drafter.Draft(4)), IsEmpty());
   EXPECT_EQ(drafter.predicted(), 0u);
   const Tokens second = {12, 13};
@@ -171,7 +173,7 @@ class AutoDrafterTest : public ::testing::Test {
     io.run();
     return TokensOf(proposal.get());
   }
-  // The target made a proposal in that time.
+  // Gives the drafter a proposal of the target's that took this long to make.
   void Bring(uint32_t compute_us) {
     TargetProposal proposal;
     proposal.timing.set_compute_us(compute_us);
@@ -204,7 +206,7 @@ TEST_F(AutoDrafterTest, EachHearsOfItsOwnProposalsOnly) {
   first_->Propose({});
   Propose();
   drafter_.OnVerdict(4, Accepting(2));
-  drafter_.OnVerdict(6, Accepting(0));  // a round in which nothing was asked for
+  drafter_.OnVerdict(6, Accepting(0));  // a round without a proposal
   EXPECT_THAT(first_->verdicts, SizeIs(1));
   EXPECT_THAT(second_->verdicts, ElementsAre(Pair(4, 2)));
 }

@@ -55,6 +55,18 @@ def test_prompt_logprobs_are_asked_for_once(of: type[Blocking]) -> None:
     assert [o.top for o in options] == [2, 2, 2]
 
 
+def test_an_echo_is_asked_for_until_it_has_come(of: type[Blocking]) -> None:
+    def echoing(call: Call) -> Iterator[inference_pb2.GenerateResponse]:
+        first = chunk(0)
+        first.prompt.text = "prompt"
+        yield first
+        fail(call, UNAVAILABLE)
+
+    with FakeCoordinator(failing(UNAVAILABLE), echoing) as server:
+        of(server.address).generate(echo=True)
+        assert [call.request.echo for call in server.calls] == [True, True, False]
+
+
 def test_prompt_logprobs_that_broke_off_are_received_once(of: type[Blocking]) -> None:
     def piece(*ids: int) -> inference_pb2.GenerateResponse:
         return inference_pb2.GenerateResponse(prompt_logprobs=[{"token": {"id": token}} for token in ids])

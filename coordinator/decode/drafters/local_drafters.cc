@@ -1,6 +1,8 @@
 #include "coordinator/decode/drafters/local_drafters.h"
 
+#include <algorithm>
 #include <functional>
+#include <span>
 
 #include "common/spec/random.h"
 
@@ -158,11 +160,15 @@ Proposal CopyDrafter::Draft(int k) {
   while (text.size() < readable) known_.Append(TextAt(text.size()));
   if (text.size() < size) return {};
 
+  const std::vector<TokenId>& predicted = generation_->request().prediction;
   const size_t prediction = generation_->request().prompt.size() + 1;
-  const size_t prediction_end = prediction + generation_->request().prediction.size();
-  const bool begins = generation_->emitted() == 0 && prediction_end > prediction;
+  const size_t prediction_end = prediction + predicted.size();
+  const std::span answer = std::span(generation_->tokens()).subspan(generation_->request().prompt.size());
+  // An answer that has been the prediction so far is likely to remain it, however short it still is.
+  const bool follows = answer.size() < predicted.size() &&
+                       std::ranges::equal(answer, std::span(predicted).first(answer.size()));
   const auto [length, end] =
-      begins ? SuffixAutomaton::Repeat{static_cast<size_t>(k), prediction} : known_.repeat();
+      follows ? SuffixAutomaton::Repeat{static_cast<size_t>(k), prediction + answer.size()} : known_.repeat();
   const size_t most = std::min(length, static_cast<size_t>(std::max(k, 0)));
   std::vector<TokenId> copy;
   for (size_t i = end; copy.size() < most; ++i) {

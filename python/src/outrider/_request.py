@@ -1,4 +1,4 @@
-"""The options of a generation, and the request that they make."""
+"""The options of a generation, and the request built from them."""
 
 from __future__ import annotations
 
@@ -26,20 +26,22 @@ class ChatMessage(_Turn, total=False):
     """One turn of a conversation.
 
     Attributes:
-        role: Who speaks: "system", "developer", "user", "assistant", "tool" or "function".
-        content: What is said, perhaps in several parts.
-        name: Of who speaks. Like the next two for templates that read it.
-        tool_call_id: Which call of a tool this answers.
-        reasoning_content: What the assistant thought before.
+        role: The speaker: "system", "developer", "user", "assistant", "tool" or "function".
+        content: The message's text, or a list of its parts.
+        name: The speaker's name. This field and the next three are for templates that read them.
+        tool_call_id: The tool call that this message answers.
+        reasoning_content: The assistant's reasoning before its answer.
+        tool_calls: The calls that the assistant made, in OpenAI's form.
     """
 
     name: str
     tool_call_id: str
     reasoning_content: str
+    tool_calls: list[Mapping[str, Any]]
 
 
-# Text, token ids, or a conversation up to where the assistant is to speak; not a mixture, though type checkers
-# understand a list of dictionaries in this form only.
+# Text, token ids, or a conversation up to where the assistant is to speak. Ids and messages must not be mixed, but
+# type checkers understand a list of dictionaries only in this form.
 Prompt = str | Sequence[int | ChatMessage]
 DrafterName = Literal[
     "model",
@@ -61,61 +63,61 @@ BeamStopName = Literal["auto", "first", "never"]
 
 
 class Options(TypedDict, total=False):
-    """What can be asked of a generation; None is the same as leaving it out, which leaves it to the coordinator.
+    """The options of a generation. None is the same as leaving an option out: the coordinator's default applies.
 
-    proto/outrider/v1 has the ranges. Each name stands for the field of the same name there, in
+    proto/outrider/v1 has the ranges. Each option is the field of the same name there, in
     SamplingParams, StopOptions, SpeculationOptions, LogprobOptions or GenerateRequest.
 
     Attributes:
-        max_tokens: Most tokens to emit; what the context leaves. 0: only the prompt is scored.
-        temperature: 0 takes the most probable token; 1.
-        top_k: Keep this many of the most probable tokens; all.
-        top_p: Keep the smallest set with this mass; all.
-        min_p: Drop tokens below this share of the largest probability; none.
-        repetition_penalty: Divides the logits of tokens that have occurred; 1.
-        presence_penalty: Taken off the logits of tokens in the output; 0.
-        frequency_penalty: The same for each time that a token occurs; 0.
-        logit_bias: Added to the logits of these token ids.
-        allowed_ids: Only these tokens.
-        bad_ids: None of these tokens.
-        min_tokens: No end before this many tokens.
-        json_schema: The text is JSON that validates against this schema, a dictionary or JSON. Of this and the next
-            four at most one.
+        max_tokens: The most tokens to emit. Default: all that fit the context. 0: only the prompt is scored.
+        temperature: 0 takes the most probable token. Default: 1.
+        top_k: Keep this many of the most probable tokens. Default: all.
+        top_p: Keep the smallest set with this mass. Default: all.
+        min_p: Drop tokens below this share of the largest probability. Default: none.
+        repetition_penalty: Divides positive logits of tokens that have occurred, multiplies negative ones. Default: 1.
+        presence_penalty: Subtracted from the logits of tokens in the output. Default: 0.
+        frequency_penalty: Subtracted from a token's logit for each of its occurrences in the output. Default: 0.
+        logit_bias: Values to add to the logits of these token ids.
+        allowed_ids: The only token ids that can be drawn.
+        bad_ids: Token ids that are never drawn.
+        min_tokens: The answer does not end before this many tokens.
+        json_schema: The text is JSON that validates against this schema (a dictionary, or JSON text). At most one of
+            this option and the next four can be set.
         regex: The text matches this regular expression as a whole.
         choices: The text is one of these.
-        grammar: The text follows this grammar, in llama.cpp's GBNF.
-        structural_tag: The text is free outside of tags and follows grammars within, as XGrammar's structural tags
-            say, a dictionary or JSON.
-        seed: The same answer again; drawn anew each time.
-        sample_index: Which of several samples with the same seed; 0.
-        stop: Text, one or several, that ends the answer and is no part of it.
-        stop_token_ids: Token ids that do.
-        ignore_eos: Go on past the model's own end.
-        drafter: Who proposes tokens; speed only. The last five are the target itself, if it has them.
-        draft_tokens: How many at a time; speed only. 0: plain decoding.
+        grammar: The text follows this grammar, in llama.cpp's GBNF notation.
+        structural_tag: The text is free outside of tags and follows a grammar inside each, as described by XGrammar's
+            structural tags (a dictionary, or JSON text).
+        seed: Makes the answer repeatable. Default: a new seed for each request.
+        sample_index: Distinguishes samples with the same seed. Default: 0.
+        stop: A text or several texts that end the answer and are not part of it.
+        stop_token_ids: Token ids that end the answer.
+        ignore_eos: Continue past the model's own end-of-sequence ids.
+        drafter: The source of proposed tokens; speed only. "medusa" to "pass" are the target itself, if it has them.
+        draft_tokens: The number of tokens to draft for a round; speed only. 0: plain decoding.
         rule: How proposals are verified; speed only.
         schedule: Whether the draft works while the target verifies; speed only.
         tree: A tree of tokens to draft: "2x2x1", "chains:3", "budget:12", "auto" or "none"; speed only.
-        sibling_order: "given" or "random": in which order drafted tokens for one position are tried; speed only.
-        draft_top_n: Tokens kept of the draft's distribution; speed only.
-        draft_temperature: The draft's own; speed only.
-        lenience: Below 1 faster, and not exact.
-        max_context: Draft only while prompt and answer have fewer tokens; speed only.
-        beam_width: Search for the likeliest text instead of sampling, and follow this many; `n` of them come back.
-        beam_draft_width: How many the draft follows; speed only.
-        length_penalty: A text found is ranked by its log-probability over its length to this power; 1.
-        beam_stop: When a search ends: "auto", "first" (as soon as enough texts have ended) or "never" (when none can
-            become better).
+        sibling_order: The order in which drafted tokens for one position are tried: "given" or "random"; speed only.
+        draft_top_n: The number of tokens kept of the draft's distribution; speed only.
+        draft_temperature: The draft's own temperature; speed only.
+        lenience: Below 1, decoding is faster and not exact.
+        max_context: Draft only while prompt and answer have fewer tokens than this; speed only.
+        beam_width: Search for the likeliest text instead of sampling, and follow this many texts; `n` are returned.
+        beam_draft_width: The number of texts that the draft follows; speed only.
+        length_penalty: A text's score is its log-probability divided by its length to this power. Default: 1.
+        beam_stop: When a search ends: "auto", "first" (as soon as enough texts have ended) or "never" (when no text
+            can become better).
         logprobs: Report each token's log-probability, with this many alternatives.
-        logprobs_before_controls: The model's own instead of those after temperature and the like.
-        prompt_logprobs: Report those of the prompt too, with this many alternatives.
-        tools: What the model may call, as in OpenAI's API; for a conversation. See Description.tool_format.
+        logprobs_before_controls: Report the model's own log-probabilities, before temperature and other controls.
+        prompt_logprobs: Report the log-probabilities of the prompt too, with this many alternatives.
+        tools: The tools that the model may call, as in OpenAI's API; for a conversation. See Description.tool_format.
         chat_template_kwargs: Further variables of the chat template, such as enable_thinking; for a conversation.
-        continue_final_message: Go on with the last message of a conversation instead of answering it.
+        continue_final_message: Continue the last message of a conversation instead of answering it.
         echo: Send the prompt back.
         prediction: Text that much of the answer is likely to repeat; speed only.
-        trace: Report what happened in each round.
-        resume_from: Token ids emitted by an earlier call of the same request, to be continued.
+        trace: Report each round.
+        resume_from: Token ids that an interrupted call of the same request emitted, to be continued.
     """
 
     max_tokens: int | None
@@ -167,7 +169,7 @@ class Options(TypedDict, total=False):
 
 
 def _numbers(enum: EnumTypeWrapper, prefix: str) -> dict[str, int]:
-    """The enumeration's values by name, but for 0, which is none."""
+    """The enumeration's values by name, except 0, which means unspecified."""
     return {name.removeprefix(prefix).lower(): number for name, number in enum.items() if number}
 
 
@@ -177,7 +179,7 @@ _SCHEDULES = _numbers(inference_pb2.Schedule, "SCHEDULE_")
 _SIBLING_ORDERS = _numbers(sequence_pb2.SiblingOrder, "SIBLING_ORDER_")
 _BEAM_STOPS = _numbers(inference_pb2.BeamStop, "BEAM_STOP_")
 
-# Option -> where it goes: a message of the request ("" for the request itself), by its path, and the field there.
+# Option -> its place: the path of a message in the request ("" for the request itself), and the field there.
 _FIELDS = {
     "max_tokens": ("stop", "max_tokens"),
     "stop": ("stop", "strings"),
@@ -228,12 +230,12 @@ _FIELDS = {
 }
 
 
-# Of these there can be one.
+# Options of which at most one can be set.
 _GRAMMARS = [name for name, (part, _) in _FIELDS.items() if part.startswith("sampling.grammar")]
 
 _TEMPLATE_FIELDS = {"name", "reasoning_content", "tool_call_id", "tool_calls"}
 
-# What a field's type can hold; what it may hold is the coordinator's to say.
+# The range that a field's type can hold; the coordinator checks the allowed range.
 _RANGES = {
     FieldDescriptor.TYPE_UINT32: f"0 to {2**32 - 1}",
     FieldDescriptor.TYPE_UINT64: f"0 to {2**64 - 1}",
@@ -244,10 +246,10 @@ _RANGES = {
 
 
 def build_request(prompt: Prompt, n: int, options: Options) -> inference_pb2.GenerateRequest:
-    """The request.
+    """Builds the request.
 
-    InvalidArgument for what cannot be sent, TypeError for what is no option or has the wrong type, ValueError for two
-    options of which there can be one.
+    InvalidArgument for values that cannot be sent, TypeError for unknown options and wrong types, ValueError for
+    two options of which only one can be set.
     """
     request = inference_pb2.GenerateRequest()
     _set_prompt(request, prompt)
@@ -292,7 +294,7 @@ def _set_prompt(request: inference_pb2.GenerateRequest, prompt: Prompt) -> None:
 
 
 def _wire_value(name: str, value: Any) -> Any:
-    """What stands for an option's value in its field."""
+    """The field's value for an option's value."""
     if name == "drafter":
         return _number(_DRAFTERS, value, "speculation.drafter")
     if name == "rule":
@@ -325,7 +327,7 @@ def _number(numbers: Mapping[str, int], name: str, field: str) -> int:
 
 
 def _list(items: Sequence[Any], name: str, of: str = "token ids") -> list[Any]:
-    # Both would be taken apart, and bytes are even integers.
+    # A str or bytes would be split up, and the elements of bytes are even integers.
     if isinstance(items, (str, bytes)):
         raise TypeError(f"{name}: a sequence of {of} is wanted, not {type(items).__name__}")
     return list(items)
@@ -339,7 +341,7 @@ def _logit_bias(token: int, bias: float) -> sequence_pb2.LogitBias:
 
 
 def _set(message: Message, field: str, value: Any, path: str) -> None:
-    """Sets a field, or names it: protobuf's own errors don't say which one it was."""
+    """Sets a field. Names it in errors, since protobuf's own errors don't."""
     try:
         if isinstance(value, list):
             getattr(message, field).extend(value)

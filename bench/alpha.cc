@@ -56,11 +56,11 @@ struct Cell {
   }
 };
 
-// Continues a prompt and adds to the cell what happened.
+// Continues a prompt and adds its counts to the cell.
 using Generate =
     std::function<absl::Status(const std::string& prompt, const Setting& setting, uint64_t seed, Cell& cell)>;
 
-// The coordinator does it. `top_n`: tokens of q; 0: the draft service's default.
+// The coordinator generates. `top_n`: tokens of q; 0: the draft service's default.
 Generate WithDrafter(v1::DrafterKind drafter, const Client& client, const Flags& flags, uint32_t top_n = 0) {
   return [drafter, &client, &flags, top_n](const std::string& prompt, const Setting& setting, uint64_t seed,
                                            Cell& cell) {
@@ -76,7 +76,7 @@ Generate WithDrafter(v1::DrafterKind drafter, const Client& client, const Flags&
   };
 }
 
-// The running target, asked without a coordinator, for proposals that no service makes.
+// A direct stream to the running target, for proposals that no service makes.
 class TargetStream {
  public:
   explicit TargetStream(const std::string& address)
@@ -92,7 +92,7 @@ class TargetStream {
 
   const v1::ServerInfo& info() const { return info_; }
 
-  // The rounds that the coordinator makes with a fixed K. The prompt's is not counted.
+  // Makes the rounds that the coordinator makes with a fixed K. The prompt's round is not counted.
   absl::Status Decode(std::vector<TokenId> tokens, const TokenRows& rows, const v1::SequenceParams& params,
                       const Flags& flags, Cell& cell) {
     const std::string id = absl::StrFormat("sequence%08d", ++sequences_);
@@ -135,8 +135,8 @@ class TargetStream {
     for (const v1::DraftNode& node : nodes) cell.bytes += static_cast<double>(node.ByteSizeLong());
   }
 
-  // The verdict on a proposal that follows `tokens`. An item with parameters brings all of them, another one
-  // the last.
+  // The verdict on a proposal that follows `tokens`. An item with parameters carries all of them, any other
+  // only the last.
   absl::StatusOr<Verdict> Ask(v1::VerifyItem item, std::span<const TokenId> tokens,
                               const Proposal& proposal) {
     v1::SequenceUpdate& update = *item.mutable_sequence();
@@ -182,7 +182,7 @@ Generate WithRows(TokenRows rows, TargetStream& target, const Tokenizer& tokeniz
 
 using Drafters = std::vector<std::pair<std::string, Generate>>;
 
-// `target` and `tokenizer` have to outlive them.
+// `target` and `tokenizer` must outlive the drafters.
 absl::StatusOr<Drafters> MakeDrafters(const Client& client, TargetStream& target, const Tokenizer& tokenizer,
                                       const Flags& flags) {
   const int vocab = static_cast<int>(target.info().vocab_size());

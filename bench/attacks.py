@@ -31,7 +31,7 @@ PROMPT = "It was a dark evening in November, and the old house by the river"
 
 
 def start(stack: contextlib.ExitStack, program: str, *flags: str) -> dict[str, str]:
-    """Starts a service; what it says about its addresses."""
+    """Starts a service and returns the addresses that it reports."""
     process = subprocess.Popen([PROGRAMS / program, "--listen", "127.0.0.1:0", "--metrics-listen", "", "--log-format", "json",
                                 *flags], stderr=subprocess.PIPE, text=True)
     stack.callback(process.wait)
@@ -84,7 +84,7 @@ def quiet(_services: Services, _channel: grpc.Channel, stop: threading.Event) ->
 
 
 def long_text(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
-    """As long as a text can be that somebody has to tokenise."""
+    """A text of about the greatest length that is still tokenised."""
     wanted = request("word " * (40_000 // 5))
     while not stop.is_set():
         refused(channel, wanted)
@@ -103,7 +103,7 @@ def many_ids(_services: Services, channel: grpc.Channel, stop: threading.Event) 
 
 
 def largest_message(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
-    """As large as one may be; its stop strings are read before there are found to be too many."""
+    """A message of the largest size; its stop strings are read before their number is refused."""
     wanted = request("x")
     wanted.stop.strings.extend(["x" * 4096] * 1000)
     while not stop.is_set():
@@ -136,7 +136,7 @@ def wrong_key(services: Services, _channel: grpc.Channel, stop: threading.Event)
 
 
 def slow_headers(services: Services, _channel: grpc.Channel, stop: threading.Event) -> None:
-    """500 connections, each of which sends a header a byte at a time, and begins again when it is closed."""
+    """500 connections that each send a header byte by byte, and reopen when they are closed."""
     address = services.http.rsplit(":", 1)
     connections: list[socket.socket] = []
     while not stop.is_set():
@@ -153,7 +153,7 @@ def slow_headers(services: Services, _channel: grpc.Channel, stop: threading.Eve
 
 
 def full_queue(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
-    """As many requests as are let in and more, most of which are refused; those that run have one token each."""
+    """More requests than are admitted, most of which are refused; those that run have one token each."""
     stub = inference_pb2_grpc.InferenceStub(channel)
     while not stop.is_set():
         for call in [stub.Generate(request("x", max_tokens=1)) for _ in range(50)]:

@@ -57,7 +57,7 @@ Rates = dict[tuple[str, str, float], float]  # by system, mode and temperature
 
 
 def take_turns(kinds: list[type[System]], options: argparse.Namespace, prompts: list[str]) -> Rates:
-    """The medians over the turns of what was measured in each, by the systems that did not fail."""
+    """The medians over the turns, for the systems that did not fail."""
     systems: dict[type[System], System] = {}
     samples: dict[tuple[str, str, float], list[float]] = defaultdict(list)
     for turn in range(options.turns):
@@ -82,7 +82,7 @@ def best(rates: Rates, system: str, temperature: float, wanted: Callable[[str], 
 
 
 def ratios(rates: Rates) -> Iterator[dict]:
-    """Our rates divided by theirs, where both were measured."""
+    """Outrider's rates divided by the others', where both were measured."""
     def speculative(mode: str) -> bool:
         return mode not in (PLAIN, FORWARD)
 
@@ -117,7 +117,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     prompts = json.loads(options.prompts.read_text())[options.set]["prompts"][:4]
-    # Leave OpenMP's number of threads, their placement and how they wait to each system.
+    # Let each system choose OpenMP's number of threads, their placement and how they wait.
     for name in [name for name in os.environ if name.startswith(("OMP_", "GOMP_"))]:
         del os.environ[name]
     busy = busy_share()

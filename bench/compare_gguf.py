@@ -1,4 +1,4 @@
-"""What compare.py --gguf measures: one GGUF file here and in llama.cpp, with the same threads, in turns."""
+"""The measurements of compare.py --gguf: one GGUF file here and in llama.cpp, with the same threads, in turns."""
 
 import argparse
 import json
@@ -20,7 +20,7 @@ DECODE, PREFILL, START = "decoding, tokens/s", "prompts, tokens/s", "start to fi
 
 
 def read_rate(threads: int) -> float:
-    """Bytes a second that the threads read together, the best of five."""
+    """Bytes per second that all threads read together, the best of five."""
     arrays = [numpy.ones(READ_BYTES // 8, numpy.uint64) for _ in range(threads)]
     seconds = []
     for _ in range(5):
@@ -67,7 +67,7 @@ def theirs(file: Path, tools: LlamaTools, options: argparse.Namespace) -> dict[s
     for what, shape in ((DECODE, ("-p", "0", "-n", str(options.max_tokens))), (PREFILL, ("-p", "256", "-n", "0", "-d", "256"))):
         try:
             measured[what] = bench(*shape)
-        except Unavailable as reason:  # built for this processor, some of its programs die on some virtual machines
+        except Unavailable as reason:  # built for this processor, some programs crash on some virtual machines
             leave_out(f"llama.cpp, {what}", reason)
     return measured
 

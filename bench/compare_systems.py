@@ -27,7 +27,7 @@ Sample = tuple[str, float, float]
 
 
 class System(Protocol):
-    """What takes turns. It is made before its first turn, and may fail there and in any turn."""
+    """A system that takes turns. It is made before its first turn, and may fail there and in any turn."""
 
     name: str
 
@@ -37,7 +37,7 @@ class System(Protocol):
 
 
 class Unavailable(Exception):
-    """Why a system cannot take part."""
+    """The reason why a system cannot take part."""
 
 
 def processors() -> int:
@@ -45,7 +45,7 @@ def processors() -> int:
 
 
 def leave_out(name: str, error: Exception) -> None:
-    """Says in one line why `name` takes no part. What was not foreseen leaves its traceback in a log."""
+    """Reports in one line why `name` takes no part. The traceback of an unexpected error goes to a log."""
     if isinstance(error, Unavailable):
         reason = str(error)
     else:
@@ -58,7 +58,7 @@ def leave_out(name: str, error: Exception) -> None:
 
 
 def run(command: list[str | Path], log: Path | None = None, **options) -> str:
-    """Returns the output (stdout and stderr) of a command. If it fails, its last line is the reason of Unavailable."""
+    """Returns the output (stdout and stderr) of a command. If it fails, raises Unavailable with the last line."""
     done = subprocess.run([str(part) for part in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace", **options)
     if log is not None:
@@ -175,7 +175,7 @@ class Transformers:
 
 
 class LlamaTools:
-    """llama.cpp's programs, out of the sources that scripts/sources.txt pins."""
+    """llama.cpp's programs, built from the sources that scripts/sources.txt pins."""
 
     TOOLS = ("llama-bench", "llama-completion", "llama-speculative-simple")
     # Explicit, although most are defaults: an environment variable would switch GGML_NATIVE off.
@@ -217,7 +217,7 @@ class LlamaCpp(LlamaTools):
                                         "--spec-draft-p-min", "0.5"),
         "speculative, n-gram": ("--spec-type", "ngram-cache"),
     }
-    # The converter recognises pre-tokenizers by a hash of their output, and does not know this one's; for a Llama it
+    # The converter recognises pre-tokenizers by a hash of their output, and does not know this one. For a Llama model it
     # looks for SentencePiece first.
     CONVERT = ("import sys; sys.path[:0] = ['.', 'gguf-py']; from conversion.base import TextModel; "
                "TextModel.get_vocab_base_pre = lambda self, tokenizer: 'llama-bpe'; "
@@ -278,7 +278,7 @@ class LlamaCpp(LlamaTools):
 
 
 class Vllm:
-    """vLLM's build for CPUs, in an environment of its own, since it needs another torch."""
+    """vLLM's build for CPUs, in its own environment, since it needs another torch."""
 
     name = "vLLM"
     REQUIREMENTS = ROOT / "bench/compare_vllm.txt"
@@ -308,7 +308,7 @@ class Vllm:
     def environment(self, folder: Path) -> dict[str, str]:
         cores = sorted(os.sched_getaffinity(0))[:self.options.threads]
         return os.environ | {
-            # By default one core is left to the processes that schedule; every system has the same number of threads.
+            # By default vLLM leaves one core to its scheduling processes; here every system has the same number of threads.
             "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)),
             "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
             "LD_PRELOAD": str(self.folder / "lib/libiomp5.so"),  # as its documentation says

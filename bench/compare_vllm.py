@@ -15,7 +15,7 @@ def rate(llm: LLM, prompts: list[str], sampling: SamplingParams) -> float:
     tokens, seconds = 0, 0.0
     for prompt in prompts:
         llm.llm_engine.add_request("prompt", prompt, sampling)
-        arrivals: list[tuple[float, int]] = []  # when, and how many tokens there were by then
+        arrivals: list[tuple[float, int]] = []  # times, and the number of tokens by then
         while llm.llm_engine.has_unfinished_requests():
             for output in llm.llm_engine.step():
                 arrivals.append((time.perf_counter(), len(output.outputs[0].token_ids)))
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True, help="file for the rates")
     options = parser.parse_args()
     prompts = json.loads(options.prompts.read_text())
-    # The model's folder names no default for sampling that vLLM should take over.
+    # vLLM's own sampling defaults apply, not those of the model's folder.
     llm = LLM(options.target, dtype="bfloat16", max_num_seqs=1, generation_config="vllm",
               speculative_config=options.speculation)
     rates = {}

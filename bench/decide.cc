@@ -1,6 +1,6 @@
-// How long the host takes to decide about a row in the two forms that there are: common/spec's passes over
-// vectors, and common/spec/team's templates with a team of one, which is what a GPU runs. A decision that has
-// both forms has them because the second is slower here; docs/architecture.md lists them.
+// Measures how long the host takes to decide about a row, with both implementations: common/spec's passes
+// over vectors, and common/spec/team's templates, which GPUs run, with a team of one. A decision has both of
+// them only where the second is slower on the host; docs/architecture.md lists these decisions.
 //
 //   bench_decide [--benchmark_...]
 #include <benchmark/benchmark.h>
@@ -32,7 +32,7 @@ constexpr int kTopK = 50;
 constexpr double kTopP = 0.9;
 constexpr RandomKey kKey = {17, 0};
 
-// A thread alone, with nothing of its own but what every team has.
+// A team of one thread, with only what every team has.
 class OneThread {
  public:
   int rank() const { return 0; }
@@ -53,7 +53,7 @@ class OneThread {
   const std::unique_ptr<team::TeamScratch> scratch_ = std::make_unique<team::TeamScratch>();
 };
 
-// Logits as models give them: few tokens hold most of the mass. Target and draft agree more or less.
+// Realistic logits: few tokens hold most of the mass. Target and draft agree roughly.
 struct Rows {
   explicit Rows(int vocab) : n(vocab), logits(vocab), p_weights(vocab) {
     std::mt19937 random(1);
@@ -197,7 +197,7 @@ void RegisterDecisions() {
     }
     return b.controls->Apply({}, {b.Copy(b.rows.logits), b.copy.size()});
   });
-  // Rows take turns, so that no branch is predicted because the row was seen before.
+  // Rows take turns, so that branch prediction cannot learn a row.
   Register("propose", [](Bench& b) {
     if (!b.controls) {
       b.controls = *Controls::Create({}, 0, b.rows.n);

@@ -1,9 +1,9 @@
-// Passes the bytes of connections on after a delay, each direction by itself, as a longer way would. The
-// delay is kept to some tens of microseconds. Counts them.
+// Forwards the bytes of connections after a delay, each direction separately, like a longer network path. The
+// delay is accurate to some tens of microseconds. Also counts the bytes.
 #pragma once
 
 #include "common/net/asio.h"
-// After it, which sees to what Boost 1.74 needs.
+// These follow asio.h, which prepares what Boost 1.74 needs.
 #include <atomic>
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/write.hpp>
@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-// Both ends are unix sockets. Runs on the thread of `io`, which outlives it and is stopped before it ends.
+// Both ends are unix sockets. Runs on the thread of `io`, which must outlive it and stop before it ends.
 class DelayRelay {
  public:
   using Clock = std::chrono::steady_clock;
@@ -26,11 +26,11 @@ class DelayRelay {
     asio::co_spawn(io_, Accept(), asio::detached);
   }
 
-  // In each direction, for what comes from now on. Thread-safe.
+  // Sets the delay in each direction, for bytes that arrive from now on. Thread-safe.
   void SetDelay(std::chrono::duration<double> delay) {
     delay_ = std::chrono::duration_cast<Clock::duration>(delay);
   }
-  // That came, in both directions together. Thread-safe.
+  // The bytes that have arrived, in both directions together. Thread-safe.
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -41,9 +41,9 @@ class DelayRelay {
   };
   struct Chunk {
     Clock::time_point due;
-    std::vector<char> bytes;  // none: the end
+    std::vector<char> bytes;  // empty: the end of the stream
   };
-  // A direction of a connection, whose reader fills a queue that its writer empties.
+  // One direction of a connection. Its reader fills a queue that its writer empties.
   struct Way {
     std::shared_ptr<Connection> connection;
     Protocol::socket &from, &to;
@@ -57,7 +57,7 @@ class DelayRelay {
       co_await acceptor_.async_accept(connection->near, asio::use_awaitable);
       boost::system::error_code failed;
       connection->far.connect(Protocol::endpoint(connect_), failed);
-      if (failed) continue;  // which closes the other end, and the client tries again
+      if (failed) continue;  // closes the other end, so the client tries again
       Open(connection, connection->near, connection->far);
       Open(connection, connection->far, connection->near);
     }

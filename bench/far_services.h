@@ -1,4 +1,4 @@
-// A second coordinator for services of this machine, as far away from them as one says.
+// A second coordinator for services on this machine, with a chosen network delay to them.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ namespace outrider {
 
 class FarServices {
  public:
-  // `near`: services whose addresses are unix sockets; it must live as long. `delay` is one way, to either.
+  // `near`: services whose addresses are unix sockets; must outlive this. `delay` is one way, to each.
   static absl::StatusOr<std::unique_ptr<FarServices>> Start(const LocalServices& near,
                                                             const std::string& tokenizer,
                                                             std::chrono::duration<double> delay) {
@@ -44,7 +44,7 @@ class FarServices {
   ~FarServices() { io_.stop(); }
 
   const Client& client() const { return *client_; }
-  // On the wire between the coordinator and them, both ways.
+  // Bytes on the wire between the coordinator and each service, in both directions.
   double target_bytes() const { return static_cast<double>(to_target_.bytes()); }
   double draft_bytes() const { return static_cast<double>(to_draft_.bytes()); }
 

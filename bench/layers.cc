@@ -1,15 +1,15 @@
-// Compares stage by stage what two backends compute from the same tokens, and names the first difference that
-// rounding does not explain.
+// Compares stage by stage the results of two backends for the same tokens, and names the first difference
+// that rounding does not explain.
 //
 //   bench_layers MODEL_DIR ENGINE:DEVICE:DTYPE[@DIR] ENGINE:DEVICE:DTYPE[@DIR] [TOLERANCE]
 //
 // for example: bench_layers models/tiny-target native:cpu:float32 torch:cpu:float32
 //
 // DIR is another folder for this backend, of a model with the same shapes.
-// The tokens are a prompt and then a few more, as in a verification. Of each stage it prints the root mean
-// square of the differences, which counts, and the largest; both as shares of the root mean square of what
-// the first backend computed. The default TOLERANCE is what the dtypes explain. Exits with 1 if something
-// differs.
+// The tokens are a prompt and then a few more, as in a verification. For each stage it prints the root mean
+// square of the differences, which decides, and the largest difference, both as shares of the root mean
+// square of the first backend's results. The default TOLERANCE covers the rounding of the dtypes. Exits with
+// 1 if a stage differs.
 #include <algorithm>
 #include <cstdio>
 #include <memory>
@@ -43,7 +43,7 @@ absl::StatusOr<RunnerOptions> OptionsFor(const std::string& model_dir, const std
   return options;
 }
 
-// The difference that rounding explains, also over many layers: more than correct engines show.
+// The largest difference that rounding explains, even over many layers: more than correct engines show.
 double Rounding(const std::string& dtype) {
   if (dtype == "float32") return 1e-4;
   return dtype == "bfloat16" ? 0.1 : 0.3;
@@ -71,7 +71,7 @@ absl::StatusOr<Computed> Compute(const std::string& model_dir, const std::string
   return computed;
 }
 
-// Whether all is alike.
+// Returns whether all stages agree.
 absl::StatusOr<bool> Run(const std::string& model, const std::string& a, const std::string& b,
                          std::optional<double> tolerance) {
   const absl::StatusOr<Computed> expected = Compute(model, a), found = Compute(model, b);

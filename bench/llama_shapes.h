@@ -23,8 +23,8 @@ inline constexpr ModelShape kLlama1B = {.vocab = 128256,
                                         .head_dim = 64,
                                         .context = 2048};
 
-// In their place where what they compute does not matter, and it must not take long even on an emulated GPU.
-// Heads are as large, since kernels have only these sizes.
+// Replacements for runs whose results do not matter and that must be fast even on an emulated GPU. Heads have
+// the real sizes, since kernels support only these.
 inline constexpr ModelShape kTiny3B = {.vocab = 4096,
                                        .hidden = 128,
                                        .intermediate = 256,

@@ -1,4 +1,4 @@
-// Puts load on a coordinator, and percentiles of what was measured.
+// Puts load on a coordinator, and computes percentiles of the measurements.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-// How many slices of what length each of the compared modes runs, in turn with the others.
+// The number and length of the slices that each compared mode runs, in turn with the others.
 struct SliceFlags {
   int turns = 0;
   double seconds = 0;

@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<std::vector<SequenceInput>>> ReadSteps(std::istream& 
   return steps;
 }
 
-// Assigns consecutive blocks to each sequence, enough for all its tokens. `total` is their number.
+// Assigns consecutive blocks to each sequence, enough for all its tokens. `total` is the number of blocks.
 std::map<int, std::vector<BlockId>> AssignBlocks(const std::vector<std::vector<SequenceInput>>& steps,
                                                  int block_size, int& total) {
   std::map<int, size_t> lengths;

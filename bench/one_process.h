@@ -16,10 +16,10 @@
 
 namespace outrider {
 
-// Like LocalServices, from which it differs by the process that draft and target share.
+// Like LocalServices, except that draft and target share a process.
 class OneProcess {
  public:
-  // Returns once both models are served. Of the options it has those for models, engine, dtypes and threads.
+  // Returns once both models are served. Uses the options for models, engine, dtypes and threads.
   static absl::StatusOr<std::unique_ptr<OneProcess>> Start(const LocalServicesOptions& options) {
     auto started = std::unique_ptr<OneProcess>(new OneProcess);
     const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();

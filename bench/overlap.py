@@ -32,7 +32,7 @@ WAYS = {"greedy": {"temperature": 0.0}, "token": {"temperature": 1.0, "rule": se
 
 
 def start(stack: contextlib.ExitStack, cores: str, program: str, *flags: str) -> str:
-    """Starts a service on these cores; its address."""
+    """Starts a service on these cores and returns its address."""
     process = subprocess.Popen(["taskset", "-c", cores, PROGRAMS / program, "--listen", "127.0.0.1:0", "--metrics-listen", "",
                                 "--log-format", "json", *flags], stderr=subprocess.PIPE, text=True)
     stack.callback(process.wait)
@@ -47,9 +47,9 @@ def start(stack: contextlib.ExitStack, cores: str, program: str, *flags: str) ->
 
 @dataclass
 class Sums:
-    """Of all turns of one way of decoding."""
+    """Sums over all turns of one way of decoding."""
 
-    seconds: list[float] = field(default_factory=list)  # a token, by turn
+    seconds: list[float] = field(default_factory=list)  # per token, by turn
     rounds: int = 0
     tokens: int = 0
     drafted: int = 0
@@ -86,13 +86,13 @@ def compare(stub: inference_pb2_grpc.InferenceStub, name: str, k: int | None, tu
     sums = {label: Sums() for label in plan}
     for turn in range(turns + 1):
         for label in list(plan) if turn % 2 == 0 else list(plan)[::-1]:
-            into = Sums() if turn == 0 else sums[label]  # the first turn is for caches and for what the coordinator learns
+            into = Sums() if turn == 0 else sums[label]  # the first turn fills caches and lets the coordinator learn
             seconds = [generate(stub, prompt, way, *plan[label], tokens, into) for prompt in PROMPTS]
             into.seconds.append(sum(seconds) / len(seconds))
     speed = {label: statistics.median(p / s for p, s in zip(sums["plain"].seconds, of.seconds, strict=True))
              for label, of in sums.items()}
     lockstep, ahead = sums["lockstep"], sums["run_ahead"]
-    # Of a round in lockstep, what is neither half stays as it is.
+    # The rest of a lockstep round, outside its two halves, stays the same.
     per_round = statistics.median(lockstep.seconds) * lockstep.tokens / lockstep.rounds
     draft, verify = (us / lockstep.rounds * 1e-6 for us in (lockstep.draft_us, lockstep.verify_us))
     perfect = speed["lockstep"] * per_round / (per_round - min(draft, verify))

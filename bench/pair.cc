@@ -45,9 +45,9 @@ struct Result {
   double Rate() const { return tally.tokens / seconds; }
 };
 
-// Adds a prompt to the result of the oracle. It takes the rounds of the run with the largest K, but knows for
-// each how many tokens will be accepted and drafts no more: the oracle for gamma of Leviathan et al. (arXiv
-// 2211.17192), with acceptance and the time of a round at each K as measured here. `of_k` are the results of
+// Adds a prompt to the result of the oracle. The oracle takes the rounds of the run with the largest K, but
+// knows how many tokens of each will be accepted and drafts no more: the oracle for gamma of Leviathan et al.
+// (arXiv 2211.17192), with the measured acceptance and time of a round at each K. `of_k` are the results of
 // the fixed K for this prompt only, from K = 0 on.
 void AddOracle(const std::vector<Result>& of_k, Result& oracle) {
   const SpeculationTally& longest = of_k.back().tally;
@@ -89,7 +89,7 @@ class PairBench {
         std::vector<Result> here(modes_.size());
         std::vector<std::vector<uint32_t>> tokens(modes_.size());
         for (size_t i = 0; i < modes_.size(); ++i) {
-          // Forth and back, so that a drift cancels out.
+          // Alternately forwards and backwards, so that a drift cancels out.
           const size_t mode = prompt % 2 == 0 ? i : modes_.size() - 1 - i;
           auto answer = Generate(modes_[mode], prompt, temperature, repeat);
           if (!answer.ok()) return answer.status();
@@ -223,7 +223,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
     (*report)["results"].push_back(*std::move(result));
   }
   if (flags.drafters) {
-    pair = absl::CancelledError();  // ended, before others start
+    pair = absl::CancelledError();  // ends the pair before others start
     auto memory = MeasureMemory(flags.services, prompts->front());
     if (!memory.ok()) return memory.status();
     (*report)["memory"] = *std::move(memory);

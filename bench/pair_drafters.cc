@@ -21,7 +21,7 @@ namespace {
 struct DrafterModes {
   v1::DrafterKind kind;
   std::vector<size_t> chains, trees;
-  std::optional<size_t> policy;  // K by the coordinator
+  std::optional<size_t> policy;  // the coordinator chooses K
 
   std::string name() const { return NameOf(kind); }
 };
@@ -70,7 +70,7 @@ absl::StatusOr<AllModes> MakeModes(const Client& client, const DraftersFlags& fl
   return all;
 }
 
-// The one with the largest ratio to plain decoding, the first mode.
+// The mode with the largest ratio to mode 0, plain decoding.
 std::optional<size_t> Fastest(const Turns& turns, const std::vector<size_t>& modes) {
   const auto found = std::max_element(modes.begin(), modes.end(), [&](size_t a, size_t b) {
     return turns.Ratio(a, 0).median < turns.Ratio(b, 0).median;

@@ -56,7 +56,7 @@ inline v1::GenerateRequest MakeRequest(const std::string& prompt, double tempera
 }
 
 // Lets the coordinator's policy choose K, as for a request without one. A request with a seed has a fixed K,
-// so the seed goes too.
+// so the seed is cleared too.
 inline void LeaveKToPolicy(v1::GenerateRequest& request) {
   request.mutable_speculation()->clear_draft_tokens();
   request.clear_seed();

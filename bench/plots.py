@@ -2,8 +2,8 @@
 
     python bench/plots.py [--results build/bench] [--out docs/images]
 
-speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json, throughput.png from serve.json, shape.png from shape.json,
-schedule.png from schedule.json; a file that is missing is reported.
+speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json,
+throughput.png from serve.json, shape.png from shape.json, schedule.png from schedule.json; a file that is missing is reported.
 """
 
 import argparse
@@ -179,7 +179,7 @@ def schedule(report: dict) -> Figure:
     delays = sorted({row["delay_ms"] for row in rows})
 
     def best(column: str, **wanted: str) -> list[float]:
-        """The largest of the Ks, by delay."""
+        """The largest value over all K, by delay."""
         return [max(row[column] for row in rows
                     if row["delay_ms"] == delay and all(row[key] == value for key, value in wanted.items()))
                 for delay in delays]

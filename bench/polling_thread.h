@@ -1,4 +1,4 @@
-// Polls the queue of servers that have nothing else to do.
+// A thread that only polls the queue of a server.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Outlives the server.
+// Must outlive the server.
 class PollingThread {
  public:
   // See QueuePoller for `busy_poll`.

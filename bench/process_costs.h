@@ -1,4 +1,4 @@
-// What the processes that this one has started cost: context switches and CPU time.
+// Costs of the processes that this one has started: context switches and CPU time.
 #pragma once
 
 #include <filesystem>
@@ -9,7 +9,7 @@ namespace outrider {
 
 struct ProcessCosts {
   double voluntary = 0;    // context switches: a thread went to sleep
-  double involuntary = 0;  // a thread had to make room for another
+  double involuntary = 0;  // a thread was preempted
   double cpu_seconds = 0;
 
   ProcessCosts operator-(const ProcessCosts& before) const {
@@ -27,7 +27,7 @@ inline double ResidentBytesOfChildren(const std::string& program) {
     for (std::string pid; children >> pid;) {
       std::string name;
       std::ifstream("/proc/" + pid + "/comm") >> name;
-      if (name != program.substr(0, 15)) continue;  // as the kernel cuts it
+      if (name != program.substr(0, 15)) continue;  // the kernel cuts names
       std::ifstream status("/proc/" + pid + "/status");
       for (std::string field; status >> field;) {
         double kilobytes = 0;
@@ -38,7 +38,7 @@ inline double ResidentBytesOfChildren(const std::string& program) {
   return bytes;
 }
 
-// Of all threads that run now; zero where there is no /proc.
+// The costs of all threads that run now; zero if there is no /proc.
 inline ProcessCosts CostsOfChildren() {
   namespace fs = std::filesystem;
   ProcessCosts costs;

@@ -16,7 +16,7 @@ from pathlib import Path
 from outrider import Client, Completion
 
 PLAIN = "none"
-LEAST_TOKENS = 16  # of an answer whose speed is counted
+LEAST_TOKENS = 16  # the least tokens of an answer whose speed counts
 
 
 def options_of(mode: str) -> dict:
@@ -26,7 +26,7 @@ def options_of(mode: str) -> dict:
 
 
 class Mode:
-    """What one mode gave at one temperature."""
+    """The results of one mode at one temperature."""
 
     def __init__(self) -> None:
         self.ratios: dict[str, list[float]] = defaultdict(list)  # to plain decoding, by set of questions
@@ -50,13 +50,13 @@ def rate(answer: Completion) -> float:
 
 
 def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
-    """The modes, and how many answers differ from plain decoding where they must not."""
+    """The modes' results, and how many answers differ from plain decoding where they must not."""
     modes = [PLAIN, *args.modes]
     found = {mode: Mode() for mode in modes}
     others = 0
 
     def ask(mode: str, question: str | dict, turn: int) -> Completion:
-        # With a seed K is fixed under sampling.
+        # Under sampling, a seed fixes K.
         options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
         if not isinstance(question, str):
             options["prediction"] = question["text"]
@@ -64,7 +64,7 @@ def measure(client: Client, args: argparse.Namespace, temperature: float, sets: 
         return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
                                **options_of(mode), **options)
 
-    for mode in modes:  # the coordinator's choices are learned
+    for mode in modes:  # the coordinator learns its choices
         for questions in sets.values():
             ask(mode, questions[0], 0)
     for turn in range(args.turns):

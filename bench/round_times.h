@@ -1,4 +1,4 @@
-// Where the time of a round goes, and what the services spend on it.
+// The parts of a round's time, and the costs of the services.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// Means of a round: times in microseconds, and what the three services spend on it.
+// Means over rounds: times in microseconds, and the costs of the three services.
 struct RoundTimes {
   int k = 0;
   double rounds = 0, tokens = 0;
@@ -21,7 +21,7 @@ struct RoundTimes {
   double draft_server = 0, draft_wire = 0, verify_server = 0, verify_wire = 0, coordinator = 0, total = 0;
 };
 
-// Averages over the rounds of traced generations that have their k drafted tokens, without the prompt's
+// Averages over those rounds of traced generations that have k drafted tokens, without the prompt's
 // round.
 inline absl::StatusOr<RoundTimes> MeasureRoundTimes(
     const Client& client, const std::vector<std::string>& prompts, int k,

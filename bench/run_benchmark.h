@@ -1,4 +1,4 @@
-// What the programs of benchmarks do alike with their flags and their results.
+// Handles the flags and results of benchmark programs.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -22,8 +22,8 @@ CLI::Option* AddNumber(CLI::App& app, const char* flag, Value& value, const char
   return app.add_option(flag, value, help)->check(CLI::Range(least, most))->capture_default_str();
 }
 
-// Parses the command line, measures, and writes the report to the file that --json names. Returns what the
-// program ends with.
+// Parses the command line, measures, and writes the report to the file that --json names. Returns the exit
+// code of the program.
 inline int RunBenchmark(CLI::App& app, int argc, char** argv,
                         absl::FunctionRef<absl::StatusOr<nlohmann::ordered_json>()> measure) {
   std::string json;

@@ -181,7 +181,7 @@ class IdleBench {
     return token.status();
   }
 
-  // The token of the answer; 0 if there is none.
+  // Submits an item and returns the token of its answer; 0 if there is none.
   absl::StatusOr<TokenId> Submit(WorkItem item) {
     absl::Notification answered;
     absl::StatusOr<TokenId> result;

@@ -1,11 +1,11 @@
-// Measures what a schedule is worth: the real coordinator between the real services of a draft and a target
-// that take a given time by the clock (timed_pair.h), so that speeds of two machines are measured on one.
-// Bytes between coordinator and services pass a relay of our own, as far away as --delay says: Toxiproxy's
-// delays are whole milliseconds. What the relay itself costs is measured first, with plain decoding.
+// Measures the gain of a schedule: the real coordinator between the real services of a draft and a target
+// that take a given time by the clock (timed_pair.h), so that one machine can measure the speeds of two.
+// Bytes between coordinator and services pass through a relay that adds the delay of --delay, since Toxiproxy
+// delays by whole milliseconds. The cost of the relay itself is measured first, with plain decoding.
 //
-// Beside each speed stand three of common/spec/analysis.h, for the acceptance that was measured: Theorem 3.8,
-// which knows no delay; what the schedule should give with the hits that were measured; and perfect overlap,
-// which nothing passes. All are relative to plain decoding without delay.
+// Beside each speed are three predictions of common/spec/analysis.h for the measured acceptance: Theorem 3.8,
+// which ignores the delay; the speed that the schedule should give with the measured hits; and perfect
+// overlap, the upper bound. All are relative to plain decoding without delay.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -50,7 +50,7 @@ struct Flags {
   bool goals = false;
 };
 
-// What generates in one way.
+// One way of generating.
 struct Mode {
   std::string drafter, schedule;
   int k = 0;
@@ -61,7 +61,7 @@ struct Result {
   SpeculationTally tally;
   double seconds = 0;
   double ahead_rounds = 0, ahead_hits = 0;
-  double traced = 0, waited_us = 0;  // rounds, and their waiting for proposals
+  double traced = 0, waited_us = 0;  // rounds, and their time waiting for proposals
   std::vector<double> to_plain, to_undelayed;
 
   double Rate() const { return tally.tokens / seconds; }
@@ -74,7 +74,7 @@ class ScheduleBench {
   ScheduleBench(const Client& client, const Flags& flags, std::function<void(double)> set_delay)
       : client_(client), flags_(flags), set_delay_(std::move(set_delay)) {}
 
-  // Plain decoding as it is, for the ratios; tokens per second.
+  // The rate of plain decoding through `client`, for the ratios, in tokens per second.
   absl::StatusOr<double> MeasurePlain(const Client& client) const {
     Result result;
     for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
@@ -83,7 +83,7 @@ class ScheduleBench {
     return result.Rate();
   }
 
-  // All modes at one delay, in turn. `undelayed` is the rate of plain decoding without any.
+  // Runs all modes at one delay, in turn. `undelayed` is the rate of plain decoding without delay.
   absl::StatusOr<nlohmann::ordered_json> Run(double delay_ms, double undelayed) const {
     set_delay_(delay_ms);
     const std::vector<Mode> modes = Modes();
@@ -91,7 +91,7 @@ class ScheduleBench {
     for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
       std::vector<double> rates(modes.size());
       for (size_t i = 0; i < modes.size(); ++i) {
-        // Forth and back, so that a drift cancels out.
+        // Alternately forwards and backwards, so that a drift cancels out.
         const size_t mode = repeat % 2 == 0 ? i : modes.size() - 1 - i;
         Result& result = results[mode];
         const double tokens = result.tally.tokens, seconds = result.seconds;
@@ -115,7 +115,7 @@ class ScheduleBench {
   }
 
  private:
-  // Plain decoding first.
+  // All modes, plain decoding first.
   std::vector<Mode> Modes() const {
     std::vector<Mode> modes = {kPlain};
     for (const std::string& drafter : flags_.drafters) {
@@ -186,7 +186,7 @@ class ScheduleBench {
   const std::function<void(double)> set_delay_;
 };
 
-// The row of a schedule that is fastest over K.
+// The row of a schedule's fastest K.
 nlohmann::ordered_json Fastest(const nlohmann::ordered_json& rows, const std::string& schedule) {
   nlohmann::ordered_json best;
   for (const auto& row : rows) {
@@ -196,7 +196,7 @@ nlohmann::ordered_json Fastest(const nlohmann::ordered_json& rows, const std::st
   return best;
 }
 
-// What --goals measures: the best of each schedule, with this delay and these hits.
+// A goal that --goals checks: the best of each schedule, with this delay and these hits.
 struct Goal {
   double delay_ms;
   TimedLaw law;
@@ -255,7 +255,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   }
   const auto path = [&](const char* name) { return absl::StrCat(folder.path(), "/", name); };
   const auto address = [&](const char* name) { return "unix:" + path(name); };
-  // Before gRPC starts threads in this process. The first coordinator is there to tell what the relay costs.
+  // Spawned before gRPC starts threads in this process. The first coordinator shows the relay's cost.
   auto direct = StartCoordinator(flags, path("log"), address("direct"), address("draft"), address("target"));
   if (!direct.ok()) return direct.status();
   auto relayed =

@@ -66,7 +66,7 @@ def write_tasks(folder: Path) -> list[str]:
         data = folder / f"{task['task']}.jsonl"
         data.write_text("".join(json.dumps(row) + "\n" for row in rows))
         whole = task | {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": str(data)}}}
-        (folder / f"{task['task']}.yaml").write_text(json.dumps(whole))  # which is YAML too
+        (folder / f"{task['task']}.yaml").write_text(json.dumps(whole))  # JSON is YAML too
     return [NEXT_SENTENCE["task"], PASSAGE["task"]]
 
 

@@ -117,7 +117,7 @@ class ServeBench {
     return result;
   }
 
-  // Of all that was run, at least one thing: how the policy did beside the best of the others.
+  // Compares the policy with the best of the other modes in each measurement. There must be at least one.
   nlohmann::ordered_json Summary() const {
     const Spread policy = Spread::Of(policy_to_best_);
     const double mean = std::accumulate(policy_to_best_.begin(), policy_to_best_.end(), 0.0) /
@@ -212,8 +212,8 @@ class ServeBench {
     return sum;
   }
 
-  // Runs one uncounted slice, in which services and policy warm up; then every mode once per turn, forth in
-  // one and back in the next, so that a drift cancels out.
+  // Runs one uncounted slice, in which services and policy warm up. Then runs every mode once per turn,
+  // alternately forwards and backwards, so that a drift cancels out.
   absl::StatusOr<nlohmann::ordered_json> MeasureInTurns(const Slice& slice) {
     if (auto warm = slice(modes_.back(), 0); !warm.ok()) return warm.status();
     std::vector<std::vector<Tally>> tallies(modes_.size());  // by mode and turn

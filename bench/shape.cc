@@ -60,7 +60,7 @@ struct Rounds {
     total += trace.round_us();
   }
   double tokens_per_second() const { return 1e6 * tokens / total; }
-  // What a round takes besides the models: coordinator, wire and queues.
+  // A round's time outside the models: coordinator, wire and queues.
   double overhead() const { return (total - draft - verify) / count; }
 };
 

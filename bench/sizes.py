@@ -1,8 +1,8 @@
-"""Prints what the shapes of published models say about memory and speed, as Markdown. Computed, nothing is measured.
+"""Prints the memory and speed that follow from the shapes of published models, as Markdown. Nothing is measured.
 
     python bench/sizes.py
 
-docs/sizing.md has its output, and says what the columns mean.
+docs/sizing.md contains the output and explains the columns.
 """
 
 import dataclasses
@@ -35,7 +35,7 @@ class Shape:
 
     @property
     def matrices(self) -> int:
-        """Of all layers."""
+        """Elements of all layers' matrices."""
         attention = 2 * self.hidden * self.head_dim * (self.heads + self.kv_heads)
         return self.layers * (attention + 3 * self.hidden * self.inner)
 
@@ -53,22 +53,22 @@ class Shape:
 
     @property
     def bytes_a_step(self) -> int:
-        """What one token's forward pass reads: of an embedding that is not the last matrix too, only a row."""
+        """Bytes that one token's forward pass reads. Of an embedding that is not tied it reads only a row, which is left out."""
         return self.bytes - (0 if self.tied else self.embedding * BFLOAT16)
 
     @property
     def kv_bytes(self) -> int:
-        """Keys and values of a token."""
+        """Bytes of a token's keys and values."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BFLOAT16
 
     def rank_bytes(self, ranks: int) -> int:
-        """The weights of one of so many ranks (common/engine/torch/decoder.h): the whole embedding, all norms, and its share of
-        the rest. A last matrix that is the embedding takes nothing more."""
+        """Bytes of the weights of one of `ranks` ranks (common/engine/torch/decoder.h): the whole embedding, all norms, and its share
+        of the rest. A tied last matrix takes no more memory."""
         head = 0 if self.tied else -(-VOCAB // ranks) * self.hidden
         return (self.embedding + self.matrices // ranks + head) * BFLOAT16 + self.norms * FLOAT32
 
     def tokens(self, ranks: int, device: float) -> int:
-        """How many tokens' keys and values fit beside the weights, with a device of so many bytes for each rank."""
+        """The number of tokens whose keys and values fit beside the weights, with a device of `device` bytes for each rank."""
         return int(KV_SHARE * (device - self.rank_bytes(ranks)) / (self.kv_bytes / ranks))
 
 
@@ -81,7 +81,7 @@ PAIRS = ((LLAMA_1B, LLAMA_3B), (LLAMA_1B, LLAMA_8B), (LLAMA_8B, LLAMA_70B))  # d
 
 
 def cost(draft: Shape, target: Shape) -> float:
-    """c where a step takes as long as reading its weights."""
+    """c, if a step takes as long as reading its weights."""
     return draft.bytes_a_step / target.bytes_a_step
 
 
@@ -91,7 +91,7 @@ def gain(alpha: float, k: int, c: float) -> float:
 
 
 def best_k(alpha: float, c: float) -> int:
-    """0 where plain decoding is fastest."""
+    """The fastest K; 0 if plain decoding is fastest."""
     return max(range(LONGEST + 1), key=lambda k: gain(alpha, k, c))
 
 

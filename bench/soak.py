@@ -41,28 +41,28 @@ from soak_load import Load
 from soak_requests import REQUESTS
 from test_command_line import Up, up
 
-# A cache that the load fills, and a short lease, so that what a killed coordinator held is free before the end.
+# A cache small enough to be filled, and a short lease, so that a killed coordinator's sequences are freed before the end.
 SERVER_FLAGS = ["--kv-blocks", "256", "--block-size", "16", "--lease", "3"]
 # A coordinator that is told to end does not wait long for clients that do not read.
 DRAIN = ["--drain", "3"]
-# The part of the time without disturbances, in which the processes may not grow by more than so many MiB. A coordinator that
-# was started just before it goes on growing for a minute, from 33 to 47 MiB in one run.
+# The share of the time without disturbances, its slices, and the MiB by which a process may grow in it. A coordinator that
+# was started just before it grows for a minute, from 33 to 47 MiB in one run.
 QUIET, SLICES, GROWTH = 0.3, 4, 16.0
 SERVERS = ("target", "draft", "coordinator")
 
-# How something goes wrong, how it ends, and how many seconds it lasts at most.
+# How a disturbance begins, how it ends, and how many seconds it lasts at most.
 Disturbance = tuple[Callable[[], object], Callable[[], object], float]
 
 
 class Soak:
-    """The processes, the load, and what is done to them. Its methods run on one thread: a process dies with its starter."""
+    """The processes, the load, and the disturbances. Its methods run on one thread: a process dies with its starter."""
 
     def __init__(self, c: Cluster, relays: dict[str, Relay], seed: int, heads: Sequence[str]) -> None:
         self.cluster, self.relays = c, relays
         self.rng = random.Random(f"{seed} disturbances")
         self.load = Load(c, seed, heads, REQUESTS | HOSTILE)
         self.names = [name for name in SERVERS if self._server(name)]
-        self.servers = [self._server(name) for name in self.names]  # all there ever were
+        self.servers = [self._server(name) for name in self.names]  # all that were ever started
         self.models = [name for name in self.names if name != "coordinator"]
         self.disturbances = self._disturbances()
         self.recoveries: dict[str, list[float]] = {name: [] for name in self.disturbances}
@@ -94,7 +94,7 @@ class Soak:
         self.cluster.kill(self._server(name))
 
     def _replace(self, name: str) -> None:
-        """The server was told to end: another one takes its place once it has."""
+        """Waits for a server that was told to end, then starts another one in its place."""
         self._server(name).wait_orderly_end()
         self.cluster._servers.remove(self._server(name))
         self._restart(name)
@@ -115,14 +115,14 @@ class Soak:
         self.load.check()
         of_coordinator = name.startswith("coordinator")
         if of_coordinator:
-            self.count_lost_items()  # the counts end with it
+            self.count_lost_items()  # the counts end with the coordinator
         print(f"{time.monotonic() - self.started:6.1f} s: {name}", flush=True)
         before = {stream: stream.chunks for stream in streams}
         with self.load.coordinator_absent() if of_coordinator else contextlib.nullcontext():
             began = time.monotonic()
             begin()
             self.hits[name] += sum(not stream.over for stream in streams)
-            if name.startswith("draft"):  # which nobody waits for
+            if name.startswith("draft"):  # no stream waits for the draft
                 self._await_progress(before)
                 self.recoveries[name].append(time.monotonic() - began)
             time.sleep(self.rng.uniform(0, longest))
@@ -148,7 +148,7 @@ class Soak:
     # --- the phases -----------------------------------------------------------------------------------------------
 
     def run_disturbed(self, seconds: float) -> None:
-        """Until the time is over and everything has happened at least once."""
+        """Disturbs until the time is over and every disturbance has met streams at least once."""
         end = time.monotonic() + seconds
         order: list[str] = []
         with self.load.running():
@@ -160,7 +160,7 @@ class Soak:
                     return
 
     def run_quiet(self, seconds: float) -> None:
-        """The same load in slices: the processes may not grow much from the second on, when most caches are full."""
+        """The same load in slices: after the second slice, when most caches are full, the processes may not grow much."""
         sizes = []
         for _ in range(SLICES):
             with self.load.running(without=LARGE):
@@ -175,7 +175,7 @@ class Soak:
             assert last < second + GROWTH, f"the {name} grows: {sizes}"
 
     def check(self) -> None:
-        """What must hold once the load is over."""
+        """Checks the conditions that must hold once the load is over."""
         for name, hits in self.hits.items():
             assert hits, f"{name}: met no stream"
         assert self.load.resumed or "coordinator killed" not in self.disturbances, "no stream was resumed"
@@ -209,7 +209,7 @@ class Soak:
 
 
 class Child(Server):
-    """One that `outrider up` started, and that nobody else can end in order."""
+    """A server that `outrider up` started, and that nobody else can end in order."""
 
     def __init__(self, of: Up, service: str) -> None:
         self.program, pid = f"outrider-{service}", of.pids()[service]
@@ -225,7 +225,7 @@ class Child(Server):
 
 @contextlib.contextmanager
 def started_by_up(seed: int, model: str) -> Iterator[Soak]:
-    """As somebody starts it who has a model and nothing else: n-grams draft."""
+    """Starts what a user with only a model would start: n-grams draft."""
     with up(models={"--target-model": model, "--served-model-name": MODEL}) as process:
         process.wait_serving()
         target, coordinator = Child(process, "target"), Child(process, "coordinator")
@@ -235,7 +235,7 @@ def started_by_up(seed: int, model: str) -> Iterator[Soak]:
 
 @contextlib.contextmanager
 def started(seed: int, model: str = "") -> Iterator[Soak]:
-    """With the shipped pair, or another model for both."""
+    """Starts the shipped pair, or another model for both."""
     heads = {} if model else SHIPPED
     both = ["--model", model] if model else []
     of_target = [*both, *(part for folder in heads.values() for part in ("--heads", str(folder)))]
@@ -261,7 +261,7 @@ def soak(minutes: float, seed: int, model: str = "", under_up: bool = False) -> 
         s.report()
         s.run_quiet(60 * minutes * QUIET)
         s.check()
-    # They have all ended with 0: leaving what started them waits for that.
+    # All processes have ended with 0: leaving the context that started them waits for that.
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ class Call:
     """A request whose answer depends on nothing but itself: greedy, under the coupled rule, or a search."""
     prompt: str
     options: dict[str, Any]
-    answers: tuple[Answer, ...]  # what it got while nothing disturbed it, one for each sample
+    answers: tuple[Answer, ...]  # its answers without disturbances, one for each sample
 
 
 def draw_calls(c: Cluster, seed: int) -> list[Call]:
@@ -43,7 +43,7 @@ def draw_calls(c: Cluster, seed: int) -> list[Call]:
 
 
 def draw_searches(c: Cluster, seed: int) -> list[Call]:
-    """The same for beam searches."""
+    """Draws beam searches in the same way."""
     rng, prompts, calls = random.Random(f"{seed} searches"), load_prompts(), []
     for width in (1, 2, 4, 6):
         beam = inference_pb2.BeamOptions(width=width, length_penalty=rng.choice([0, 1]))

@@ -1,5 +1,5 @@
-"""What careless and hostile clients ask for: kinds of requests for bench/soak.py. They are refused, nobody reads what they get, or
-they cost far more than they look.
+"""Requests of careless and hostile clients, for bench/soak.py. They are refused, nobody reads their answers, or
+they cost far more than they seem to.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from test_descriptors import connections
 from test_exhaustion import EMPTY_STOP_STRINGS
 from test_openai_server import BAD_FOR_ANY_MODEL as BAD_OVER_HTTP
 
-# --- asking for what is perhaps refused ---------------------------------------------------------------------------
+# --- requests that may be refused ---------------------------------------------------------------------------------
 
 
 def refusal(w: Worker, wanted: inference_pb2.GenerateRequest) -> Refusal | None:
@@ -36,7 +36,7 @@ def refusal(w: Worker, wanted: inference_pb2.GenerateRequest) -> Refusal | None:
 
 
 def code_of_bytes(w: Worker, message: bytes) -> grpc.StatusCode:
-    """The same of bytes that are sent as they are."""
+    """The status code for bytes that are sent as they are."""
     def ask() -> grpc.StatusCode:
         try:
             list(w.channel.unary_stream(METHODS["coordinator"])(message, timeout=PATIENCE, wait_for_ready=True))
@@ -60,7 +60,7 @@ def complete(w: Worker, options: dict[str, Any]) -> bytes | openai.APIStatusErro
     return w.repeat(ask)
 
 
-# --- what nobody can answer ---------------------------------------------------------------------------------------
+# --- requests that cannot be answered -----------------------------------------------------------------------------
 
 
 def bad_request(w: Worker) -> str:
@@ -95,7 +95,7 @@ def refused_item(method: Any, request_type: Any, item: Any) -> Refusal:
 
 
 def item_of_itself(w: Worker) -> str:
-    """The servers are asked for a sequence that is a copy of itself. They may be away, frozen, or about to end."""
+    """Asks the servers for a sequence that is a copy of itself. They may be away, frozen, or about to end."""
     c, sequence, base = w.load.cluster, new_sequence(4), w.rng.choice([0, 3])
     verify, propose = sequence.verify(1, [1, 2, 3, 4], base), sequence.propose(1, [1, 2, 3, 4], base)
     verify.verify.sequence.fork_of = propose.propose.sequence.fork_of = sequence.id
@@ -114,7 +114,7 @@ def item_of_itself(w: Worker) -> str:
     return "refused" if codes == {"INVALID_ARGUMENT"} else "lost"
 
 
-# --- what takes more than it seems --------------------------------------------------------------------------------
+# --- requests that cost more than they seem to --------------------------------------------------------------------
 
 
 def more_than_it_has_bytes(w: Worker) -> str:
@@ -131,7 +131,7 @@ def more_than_it_has_bytes(w: Worker) -> str:
 
 
 def megabyte(w: Worker) -> str:
-    """Of which nothing comes back."""
+    """A megabyte in one field, none of which comes back in the error."""
     wanted = request("a", max_tokens=3)
     if w.rng.random() < 0.5:
         wanted.stop.strings.append("x" * 1_000_000)
@@ -143,7 +143,7 @@ def megabyte(w: Worker) -> str:
 
 
 def long_conversation(w: Worker) -> str:
-    """One of more messages than are rendered, or of as many as make more tokens than most contexts have."""
+    """A conversation with more messages than the limit, or with more tokens than most contexts hold."""
     count = w.rng.choice([4000, 5000])
     wanted = request("", max_tokens=1)
     wanted.chat.messages.extend([inference_pb2.ChatMessage(role="user", content="a")] * count)
@@ -155,12 +155,12 @@ def long_conversation(w: Worker) -> str:
     return "refused" if refused else "whole"
 
 
-# Prompts, and choices of each: 4 MB, 17 MB, and more than an answer may hold, 64 MiB.
+# Numbers of prompts and of choices for each: 4 MB, 17 MB, and more than an answer may hold, 64 MiB.
 BIG = [(1, 16), (1, 16), (1, 64), (5, 64)]
 
 
 def big_answer(w: Worker) -> str:
-    """One that is held until it is whole, with twenty alternatives to each token of each prompt, for each choice."""
+    """An answer that is held until it is complete, with twenty alternatives to each prompt token, for each choice."""
     prompts, n = w.rng.choice(BIG)
     asked = {"prompt": [(w.call().prompt * 40)[:1500] for _ in range(prompts)], "n": n, "max_tokens": 1, "echo": True, "logprobs": 20}
     answer = complete(w, asked)
@@ -171,26 +171,26 @@ def big_answer(w: Worker) -> str:
     return "refused"
 
 
-# --- what stays open ----------------------------------------------------------------------------------------------
+# --- requests that stay open --------------------------------------------------------------------------------------
 
 def never_reads(w: Worker) -> str:
-    """A stream that stays unread until this worker begins the next. What ends the one before is the outcome."""
+    """A stream that stays unread until this worker begins the next. The outcome is how the one before ended."""
     read = w.rng.random() < 0.5
     wanted = request(w.call().prompt, **w.speculation(), n=4, temperature=1, max_tokens=400, ignore_eos=True)
-    wanted.logprobs.top = 20  # more than the buffers between hold
+    wanted.logprobs.top = 20  # more than the buffers on the way hold
     w.unread, before = Unread(w.load, wanted), w.unread
     return before.end(read=read) if before else "begun"
 
 
 def mute_connections(w: Worker) -> str:
-    """They say nothing and stay until this worker asks again: more than the coordinator's /metrics takes, and a few to the servers."""
+    """Silent connections that stay until this worker asks again: more than the coordinator's /metrics accepts, a few to the servers."""
     w.mute.clear()
     c = w.load.cluster
     ports = [(address, 30) for address in (c.coordinator.address, c.coordinator.http_address, c.coordinator.metrics_address)]
     for server in (c.target, c.draft):
         ports += [(address, 3) for address in (server.address, server.metrics_address)] if server else []
     for address, count in ports:
-        with contextlib.suppress(OSError):  # it is away
+        with contextlib.suppress(OSError):  # the server is away
             w.mute.extend(connections(address, count))
     return "held"
 
@@ -198,5 +198,5 @@ def mute_connections(w: Worker) -> str:
 HOSTILE: Kinds = {
     bad_request: 3, unreadable_message: 1, bad_http_request: 2, item_of_itself: 2, more_than_it_has_bytes: 1, megabyte: 1,
     long_conversation: 1, big_answer: 1, never_reads: 2, mute_connections: 1}
-# After these a process keeps tens of MiB, for the next of their kind.
+# After these requests, a process keeps tens of MiB for the next of their kind.
 LARGE = (long_conversation, big_answer)

@@ -1,8 +1,8 @@
 """The load of bench/soak.py: requests of every kind, drawn from a seed, each with its answer checked as far as it can be.
 
-Each Worker asks for one thing after another, on a thread of its own. What it draws depends on the seed and its number
-only. A request that the coordinator's absence ended is resumed or asked again; any other error ends the soak. The kinds of
-requests are in soak_requests.py and soak_hostile.py: what each returns is its outcome.
+Each Worker sends one request after another, on its own thread. Its random choices depend only on the seed and its number.
+A request that the coordinator's absence ended is resumed or repeated; any other error ends the soak. The kinds of
+requests are functions in soak_requests.py and soak_hostile.py, each of which returns its outcome.
 """
 
 import collections
@@ -32,11 +32,11 @@ KS = (None, 0, 1, 2, 4, 8)
 TREES = ("", "", "2x2x1", "chains:3", "budget:8", "auto")
 
 Kind = Callable[["Worker"], str]
-Kinds = dict[Kind, int]  # how often each is asked for
+Kinds = dict[Kind, int]  # relative frequencies
 
 
 class Stream:
-    """How far a stream has come that is read without a pause."""
+    """The progress of a stream that is read without a pause."""
 
     def __init__(self) -> None:
         self.chunks, self.over = 0, False
@@ -45,7 +45,7 @@ class Stream:
 class Unread:
     """An answer of several samples, which nobody reads before its end."""
 
-    # More than the coordinator waits for its reader, twice: once for room, and once for the last chunks to leave.
+    # More than the coordinator waits for a reader, twice: once for room, and once to send the last chunks.
     TIMEOUT = 3 * PATIENCE
 
     def __init__(self, load: "Load", wanted: inference_pb2.GenerateRequest) -> None:
@@ -54,7 +54,7 @@ class Unread:
         self._call = inference_pb2_grpc.InferenceStub(self._channel).Generate(wanted, timeout=self.TIMEOUT, wait_for_ready=True)
 
     def end(self, *, read: bool) -> str:
-        """Reads it at last, or cancels it. Returns what has ended it."""
+        """Reads or cancels it. Returns how it ended."""
         answers = [Answer() for _ in range(self._wanted.n)]
         if not read:
             self._call.cancel()
@@ -80,7 +80,7 @@ class Unread:
 
 
 class Load:
-    """What the workers share. Thread-safe."""
+    """The state that the workers share. Thread-safe."""
 
     def __init__(self, c: Cluster, seed: int, heads: Sequence[str], kinds: Kinds) -> None:
         self.cluster, self.heads = c, heads
@@ -98,7 +98,7 @@ class Load:
 
     @contextlib.contextmanager
     def running(self, *, without: Collection[Kind] = ()) -> Iterator[None]:
-        """The load, without some of its kinds."""
+        """Runs the load, without some of its kinds."""
         self.drawn = {kind: weight for kind, weight in self._kinds.items() if kind not in without}
         self._stop.clear()
         threads = [threading.Thread(target=self._work, args=(worker,)) for worker in self._workers]
@@ -136,7 +136,7 @@ class Load:
             absence[1] = time.monotonic()
 
     def lost(self, began: float, error: Exception) -> None:
-        """Takes note of a call that was lost with the coordinator, and waits a little; raises if it was not."""
+        """Records a call that was lost with the coordinator, and waits a little; raises the error if the coordinator was there."""
         if not any(end > began for _, end in self._absences):
             raise error
         with self._lock:
@@ -175,7 +175,7 @@ class Load:
 
 
 def is_unavailable(error: Exception) -> bool:
-    """Whether this is how a client of either API sees that the coordinator is away, or goes."""
+    """Whether a client of either API gets this error when the coordinator is away or ending."""
     if isinstance(error, grpc.RpcError):
         return error.code() == grpc.StatusCode.UNAVAILABLE
     if isinstance(error, openai.APIConnectionError | httpx2.TransportError):
@@ -184,7 +184,7 @@ def is_unavailable(error: Exception) -> bool:
 
 
 class Worker:
-    """Asks for one thing after another, with connections of its own."""
+    """Sends one request after another, with its own connections."""
 
     def __init__(self, load: Load, number: int, rng: random.Random) -> None:
         self.load, self.number, self.rng = load, number, rng
@@ -195,7 +195,7 @@ class Worker:
         self.unread: Unread | None = None
 
     def leave(self) -> None:
-        """Ends what it has left open."""
+        """Ends its open connections and streams."""
         self.mute.clear()
         if self.unread:
             self.unread.end(read=False)
@@ -215,7 +215,7 @@ class Worker:
                 "tree": self.rng.choice(TREES) if drafter in in_trees else ""}
 
     def repeat(self, ask: Callable[[], Any]) -> Any:
-        """Asks until the coordinator was there all the time."""
+        """Repeats `ask` until the coordinator was there all the time."""
         while True:
             began = time.monotonic()
             try:
@@ -226,8 +226,8 @@ class Worker:
                 self.load.lost(began, error)
 
     def stream(self, wanted: inference_pb2.GenerateRequest, pause: float = 0) -> list[Answer]:
-        """The whole answers to a request. One that breaks off is resumed from what has come, or begins again if that cannot
-        be. After its first chunk nothing is read for `pause` seconds."""
+        """The whole answers to a request. A stream that is interrupted is resumed from its tokens, or begins again if that is not
+        possible. After its first chunk nothing is read for `pause` seconds."""
         answers = [Answer() for _ in range(wanted.n or 1)]
 
         def ask() -> None:

@@ -1,4 +1,4 @@
-"""What clients ask for who want an answer, or leave before it: kinds of requests for bench/soak.py."""
+"""Requests of clients that want an answer, or leave before it, for bench/soak.py."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def several_samples(w: Worker) -> str:
 def slow_reader(w: Worker) -> str:
     call = w.call()
     wanted = request(call.prompt, **call.options, **w.speculation())
-    wanted.logprobs.top = 20  # more than the buffers between hold
+    wanted.logprobs.top = 20  # more than the buffers on the way hold
     return check(w.stream(wanted, pause=2), call)
 
 
@@ -39,7 +39,7 @@ def search(w: Worker) -> str:
 
 
 def sampled_answer(w: Worker) -> str:
-    """Of these only the form is known: tests/slow/test_distribution.py looks at what they say."""
+    """Answers of which only the form is checked; tests/slow/test_distribution.py checks their distribution."""
     how = w.speculation()
     rule = w.rng.choice(["token", "block"]) if how["tree"] in ("", "auto") else "token"
     wanted = request(w.call().prompt, **how, rule=rule, temperature=0.8, top_p=0.95, max_tokens=w.rng.choice([5, 60, 200]),
@@ -50,7 +50,7 @@ def sampled_answer(w: Worker) -> str:
     return "whole"
 
 
-# How a grammar is asked for over HTTP.
+# The HTTP field for each kind of grammar.
 GRAMMAR_FIELDS = {"regex": "guided_regex", "json_schema": "guided_json", "ebnf": "guided_grammar"}
 
 
@@ -152,7 +152,7 @@ def short_deadline(w: Worker) -> str:
 
 
 def deadline_of_several(w: Worker) -> str:
-    """It passes before the first sample, between the first and its copies, or behind them."""
+    """A deadline that passes before the first sample, between the first and its copies, or after them."""
     wanted, began = request(w.call().prompt, **w.speculation(), n=8, max_tokens=2, temperature=1), time.monotonic()
     answers = [Answer() for _ in range(wanted.n)]
     try:
@@ -166,7 +166,7 @@ def deadline_of_several(w: Worker) -> str:
 
 
 def ends_at_once(w: Worker) -> str:
-    """Of several samples the first ends in its first round."""
+    """Several samples, of which the first ends in its first round."""
     answers = w.stream(request(w.call().prompt, **w.speculation(), n=4, max_tokens=1, ignore_eos=True))
     assert [len(answer.tokens) for answer in answers] == [1] * 4, answers
     return "whole"

@@ -1,4 +1,4 @@
-// What several turns of one measurement say together.
+// Summaries of several turns of one measurement.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace outrider {
 
-// Of an even number of values, the mean of the middle two. There is at least one.
+// For an even number of values, the mean of the middle two. `values` must not be empty.
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const size_t above = values.size() / 2;
   return (values[(values.size() - 1) / 2] + values[above]) / 2;
 }
 
-// The median over turns, with the least and the largest: what differs by less is not told apart.
+// The median over turns, with the least and the largest: smaller differences are not significant.
 struct Spread {
   double median = 0, least = 0, most = 0;
 

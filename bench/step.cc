@@ -27,7 +27,7 @@ constexpr int kContext = 256;
 constexpr int kBlocksPerSequence = 32;  // of 16 tokens: the context and as many new rows
 constexpr int kDraftTopN = 64;
 
-// What each step does with each of its sequences.
+// The work of a step.
 struct Shape {
   int sequences = 1;
   int rows = 1;          // rows to verify

@@ -1,4 +1,4 @@
-// What a forward pass takes in the shape of a model, by its rows.
+// Times of forward passes in the shape of a model, by number of rows.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +27,8 @@ struct StepTimesOptions {
   int repeats = 20;
 };
 
-// The fastest of several, since other programs only add time. The last committed token after a context of
-// 256, and a tree that follows it. Numbers of rows take turns.
+// Each time is the fastest of several, since other programs only add time. A pass has the last committed
+// token after a context of 256, and a tree that follows it. Numbers of rows take turns.
 class StepTimes {
  public:
   static absl::StatusOr<StepTimes> Measure(const StepTimesOptions& options) {
@@ -73,7 +73,7 @@ class StepTimes {
     return times;
   }
 
-  // Between measured numbers of rows on a line.
+  // Interpolates linearly between measured numbers of rows.
   double Seconds(double rows) const {
     const auto above = seconds_.lower_bound(static_cast<int>(std::ceil(rows)));
     if (above == seconds_.end()) return seconds_.rbegin()->second * rows / seconds_.rbegin()->first;

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Leaves out the first token and its round, the prompt's: it has no draft.
+// Leaves out the first token and the prompt's round, which has no draft.
 struct SpeculationTally {
   double tokens = 0, rounds = 0, drafted = 0, accepted = 0;
   double judged = 0;   // drafted tokens up to and including the first rejection of each draft

@@ -1,15 +1,15 @@
 // A draft and a target that take a given time by the clock and no CPU time, so that a machine with two cores
-// measures what a schedule is worth on a pair of any speed. How often they agree, and how often the target
-// says what the draft would have said next, are chosen numbers, independent of each other.
+// can measure the gain of a schedule on a pair of any speed. How often they agree, and how often the target
+// chooses the token that the draft would have chosen next, are chosen numbers, independent of each other.
 //
-// At temperature 0 and by position alone: the draft's first choice for a position is one token, its second
-// choice another. Of a verification's rows, row i, which follows i accepted tokens, has
+// At temperature 0, choices depend on the position alone. The draft's first choice for a position is one
+// token, its second choice another. In a verification, row i, which follows i accepted tokens, has
 //   the first choice with probability alpha, if a drafted token is judged there; else
 //   the second choice with probability hits[i], else a token that the draft would not propose.
 // The last row, where no token is judged, has the first choice with probability hits[i], else a token that
 // the draft would not propose. Thus a draft that assumed the outcome with i accepted tokens is right with
-// probability hits[i]; beyond the list's end its last entry counts. The last row's place in the batch decides
-// what the target says there, which no model may do: a text depends on K and on the schedule.
+// probability hits[i]; beyond the end of the list, its last entry applies. The target's choice in the last
+// row depends on the row's place in the batch, as no real model may do: a text depends on K and the schedule.
 #pragma once
 
 #include <sys/prctl.h>
@@ -36,14 +36,14 @@ struct TimedLaw {
   std::vector<double> hits;  // by accepted tokens; not empty
 };
 
-// The choices for a position. Three ranges of tokens that have text, so that they differ.
+// The choices for a position, from three ranges of tokens that have text, so that they differ.
 class TimedChoices {
  public:
   explicit TimedChoices(int position) : position_(static_cast<uint64_t>(position)) {}
   TokenId first() const { return Token(0); }
   TokenId second() const { return Token(1); }
 
-  // What the target says in a row that follows `accepted` drafted tokens.
+  // The target's choice in a row that follows `accepted` drafted tokens.
   TokenId Target(const TimedLaw& law, size_t accepted, bool judges) const {
     const double hit = law.hits[std::min(accepted, law.hits.size() - 1)];
     if (judges && Number(kAgrees) < law.alpha) return first();

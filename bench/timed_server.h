@@ -20,7 +20,7 @@
 
 namespace outrider {
 
-// What both say of themselves. `tokenizer` is a folder.
+// The ServerInfo of both servers. `tokenizer` is a folder.
 inline absl::StatusOr<v1::ServerInfo> TimedServerInfo(const std::string& tokenizer, const ModelShape& shape) {
   const auto loaded = Tokenizer::Load(tokenizer + "/tokenizer.json");
   if (!loaded.ok()) return loaded.status();
@@ -37,10 +37,10 @@ inline absl::StatusOr<v1::ServerInfo> TimedServerInfo(const std::string& tokeniz
   return info;
 }
 
-// Serves until it ends.
+// Serves until it is destroyed.
 class TimedServer {
  public:
-  // The model's folder has the shape of `info`, and any weights.
+  // The model in `model_dir` has the shape of `info`, and any weights.
   static absl::StatusOr<std::unique_ptr<TimedServer>> Start(const ModelServiceSpec& spec,
                                                             const TimedModelOptions& timed,
                                                             const std::string& model_dir,

@@ -19,7 +19,7 @@ namespace outrider {
 // sum.
 using TokenRows = std::function<std::vector<float>(size_t position, TokenId previous)>;
 
-// How often tokens, and pairs of tokens, occur in a text that is not empty.
+// Counts of tokens, and of pairs of tokens, in a text that is not empty.
 class CorpusCounts {
  public:
   CorpusCounts(std::span<const TokenId> text, int vocab) : vocab_(static_cast<size_t>(vocab)) {
@@ -30,7 +30,7 @@ class CorpusCounts {
   }
 
   std::vector<float> Unigrams() const { return RowOf(unigrams_); }
-  // Of the tokens that follow `previous`; all of them where nothing does.
+  // Weights of the tokens that follow `previous`, or of all tokens if none does.
   std::vector<float> Bigrams(TokenId previous) const {
     const auto found = bigrams_.find(previous);
     return RowOf(found == bigrams_.end() ? unigrams_ : found->second);
@@ -52,9 +52,9 @@ class CorpusCounts {
   std::map<TokenId, Counts> bigrams_;
 };
 
-// Weights that know nothing: each a uniform number that the position and the token determine.
+// Uninformed weights: uniform numbers, determined by position and token.
 inline std::vector<float> RandomRow(size_t position, int vocab) {
-  // No stream of the request's random numbers: the distribution must not depend on what is drawn from it.
+  // Not from the request's random numbers: the distribution must not depend on what is drawn from it.
   const uint64_t place = ExtendPrefixHash(kEmptyPrefixHash, static_cast<TokenId>(position));
   std::vector<float> row;
   for (TokenId token = 0; token < vocab; ++token) {
@@ -63,8 +63,8 @@ inline std::vector<float> RandomRow(size_t position, int vocab) {
   return row;
 }
 
-// A chain of k tokens after the committed ones. Each is drawn from the heaviest tokens of its row, as many as
-// the draft service keeps by default, which are then q; if `greedy`, it is the heaviest.
+// A chain of k tokens after the committed ones. Each is drawn from q, the heaviest tokens of its row, as many
+// as the draft service keeps by default; if `greedy`, it is the heaviest.
 inline Proposal DraftFromRows(const TokenRows& rows, std::span<const TokenId> committed, int k,
                               const RandomKey& key, bool greedy) {
   constexpr int kTopN = 64;

@@ -1,6 +1,6 @@
-// Compares trees of drafted tokens with chains: tokens a target call and acceptance by depth and rank, which
-// do not depend on the machine; the speed of one stream, in turns; and what the tokens a call of this pair
-// would be worth in the shapes of Llama 3.2, where a step costs what it does there.
+// Compares trees of drafted tokens with chains: tokens per target call and acceptance by depth and rank,
+// which do not depend on the machine; the speed of one stream, in turns; and the speed that this pair's
+// tokens per call would give in the shapes of Llama 3.2, with the measured times of their steps.
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -37,13 +37,13 @@ struct Flags {
   int scale = 1;
 };
 
-// What a round yields with a fixed depth, for the combination with times of steps.
+// A mode's yield per round with a fixed depth, to be combined with times of steps.
 struct Yield {
   TreeMode mode;
   TreeAcceptance acceptance;
 };
 
-// The rounds of each mode with a fixed depth.
+// Measures the rounds of each mode with a fixed depth.
 class AcceptanceBench {
  public:
   AcceptanceBench(const Client& client, const Flags& flags, const std::vector<std::string>& prompts,
@@ -55,11 +55,11 @@ class AcceptanceBench {
                  "nodes", "stands (1 - (1 - alpha)^m), by depth; by rank at depth 1");
     nlohmann::ordered_json rows;
     yields_.clear();
-    std::vector<double> chains(1, 1.0);  // tokens a call by K
+    std::vector<double> chains(1, 1.0);  // tokens per call, by K
     for (const TreeMode& mode : modes_) {
       if (!mode.k || *mode.k == 0) continue;
       TreeAcceptance acceptance(*mode.k);
-      // At temperature 0 a second pass would be like the first.
+      // At temperature 0 a second pass would repeat the first.
       for (int pass = 1; pass <= (temperature == 0 ? 1 : flags_.passes); ++pass) {
         for (const std::string& prompt : prompts_) {
           v1::GenerateRequest request =
@@ -79,7 +79,7 @@ class AcceptanceBench {
     return rows;
   }
 
-  // Of the last Run.
+  // The yields of the last Run.
   const std::vector<Yield>& yields() const { return yields_; }
 
  private:
@@ -122,7 +122,7 @@ struct LlamaTimes {
     return LlamaTimes{std::move(times[0]), std::move(times[1])};
   }
 
-  // A draft step for each depth, with the nodes of the depth before, and a verification of all nodes.
+  // A draft step for each depth, with the nodes of the previous depth, and a verification of all nodes.
   double Round(const TreeAcceptance& tree) const {
     double seconds = target.Seconds(1 + tree.nodes_per_call());
     for (int d = 0; d < tree.depth(); ++d) seconds += draft.Seconds(d == 0 ? 1 : tree.Width(d - 1));
@@ -141,8 +141,8 @@ struct LlamaTimes {
   }
 };
 
-// What the tokens a call of this pair are worth at those times. No such pair was run: its acceptance may
-// differ.
+// The speeds that this pair's tokens per call give at those times. No pair of those shapes was run: its
+// acceptance may differ.
 nlohmann::ordered_json Combine(const LlamaTimes& times, const std::vector<Yield>& yields) {
   const double plain = 1 / times.target.Seconds(1);
   const auto rate = [&](const Yield& yield) {

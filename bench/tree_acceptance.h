@@ -1,4 +1,4 @@
-// What a target call yields with a shape, and how often a node stands, by depth and rank.
+// Tokens per target call for a tree's shape, and how often its nodes are accepted, by depth and rank.
 #pragma once
 
 #include <cmath>
@@ -37,7 +37,7 @@ class TreeAcceptance {
 
   double tokens_per_call() const { return tokens_ / rounds_; }
   double nodes_per_call() const { return nodes_ / rounds_; }
-  // Of the mean over rounds.
+  // The standard error of tokens_per_call().
   double StandardError() const {
     double squares = 0, below = rounds_;
     for (size_t d = 0; d < levels_.size(); ++d) {  // by the number of accepted tokens
@@ -49,12 +49,12 @@ class TreeAcceptance {
     return std::sqrt((squares / rounds_ - mean * mean) / rounds_);
   }
 
-  // Of the nodes that children could follow at that depth: the share of those of which a child stood, ...
+  // The share of the positions with children at this depth where a child was accepted.
   double Stands(int depth) const { return At(depth).stood / At(depth).positions; }
-  // ... of which the first one did, ...
+  // The share of these positions where the first child was accepted: alpha.
   double FirstStands(int depth) const { return Share(At(depth).ranks[0]); }
-  // ... and 1 - (1 - alpha)^m for that alpha and the number m of children of each: what independent siblings
-  // of which each is accepted with probability alpha would yield.
+  // The mean over these positions of 1 - (1 - alpha)^m, with the number m of children of each: the share that
+  // independent siblings would give, each accepted with probability alpha.
   double IndependentBound(int depth) const {
     const Level& level = At(depth);
     double bound = 0;
@@ -63,7 +63,7 @@ class TreeAcceptance {
     }
     return bound / level.positions;
   }
-  // Mean number of nodes.
+  // Mean number of nodes at this depth.
   double Width(int depth) const { return At(depth).nodes / rounds_; }
   int depth() const { return depth_; }
 

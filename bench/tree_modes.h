@@ -1,5 +1,5 @@
-// What benchmarks of drafting compare: plain decoding, chains, trees, and what the coordinator chooses
-// itself.
+// The modes that benchmarks of drafting compare: plain decoding, chains, trees, and the coordinator's own
+// choice.
 #pragma once
 
 #include <optional>
@@ -26,7 +26,7 @@ struct TreeMode {
   bool is_tree() const { return k && tree != "none"; }
 };
 
-// Tokens of q that every drafter sends. Their defaults differ, and what is compared is how they draft.
+// Tokens of q that every drafter sends. Their defaults differ, but only drafting is compared.
 constexpr uint32_t kDraftTopN = 256;
 
 inline v1::GenerateRequest MakeRequest(const TreeMode& mode, const std::string& prompt, double temperature,
@@ -40,7 +40,7 @@ inline v1::GenerateRequest MakeRequest(const TreeMode& mode, const std::string& 
   return request;
 }
 
-// A tree from "SHAPE@DEPTH". InvalidArgument.
+// Parses a tree from "SHAPE@DEPTH", or returns InvalidArgument.
 inline absl::StatusOr<TreeMode> ParseTreeMode(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits('@', 1));
   int depth = 0;

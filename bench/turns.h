@@ -1,4 +1,4 @@
-// What several ways to draft give for one stream, in turns.
+// Speeds of several ways to draft for one stream, in turns.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct TurnsOfMode {
   SpeculationTally tally;
   double tree_rounds = 0;
   double tokens = 0, seconds = 0;  // of this turn
-  std::vector<double> rates;       // tokens a second, by turn
+  std::vector<double> rates;       // tokens per second, by turn
 
   void Start() {
     tokens = seconds = 0;
@@ -36,8 +36,8 @@ struct TurnsOfMode {
   double tree_share() const { return tree_rounds / tally.rounds; }
 };
 
-// Each turn has all prompts, and each prompt all modes, forth and back in alternation, so that a drift of the
-// machine hits all of them. What counts is the ratio within a turn.
+// Each turn runs all prompts, and each prompt all modes, alternately forwards and backwards, so that a drift
+// of the machine affects all of them. The result is the ratio within a turn.
 class Turns {
  public:
   Turns(const Client& client, const TurnsFlags& flags, const std::vector<std::string>& prompts,
@@ -66,7 +66,7 @@ class Turns {
   }
 
   const TurnsOfMode& of(size_t mode) const { return results_[mode]; }
-  // The speeds of two modes, turn by turn.
+  // The ratio of the speeds of two modes, turn by turn.
   Spread Ratio(size_t mode, size_t other) const {
     std::vector<double> ratios;
     for (size_t turn = 0; turn < results_[mode].rates.size(); ++turn) {

@@ -229,7 +229,7 @@ absl::StatusOr<nlohmann::ordered_json> Measure(const Flags& flags) {
   if (!folder.made()) return absl::UnavailableError("cannot make a temporary folder");
   const auto socket = [&](const char* service) { return absl::StrCat("unix:", folder.path(), "/", service); };
   const std::string programs = std::filesystem::read_symlink("/proc/self/exe").parent_path().string();
-  // Before gRPC starts threads in this process.
+  // Spawned before gRPC starts threads in this process.
   auto coordinator =
       ChildProcess::Spawn({programs + "/outrider-coordinator", "--listen=" + socket("coordinator"),
                            "--metrics-listen", "", "--http-listen", "", "--target=" + socket("target"),

@@ -1,8 +1,8 @@
-# CUDA out of the PyPI wheels in OUTRIDER_VENV, for the plug-in: CMAKE_CUDA_COMPILER for enable_language(CUDA), and the
+# CUDA from the PyPI wheels in OUTRIDER_VENV, for the plug-in: CMAKE_CUDA_COMPILER for enable_language(CUDA), and the
 # imported targets cuda::cudart, cuda::cublasLt and flashinfer::flashinfer (headers).
 #
-# The compiler is called through the folder of links that scripts/install makes, since CMake looks for the layout of a
-# toolkit around it. The libraries are linked where the wheels have them.
+# The compiler is called through the folder of links that scripts/install makes, since CMake expects the layout of a
+# toolkit around it. The libraries are linked from the wheels.
 set(CUDA_TOOLKIT ${OUTRIDER_VENV}/cuda)
 file(GLOB CUDA_WHEELS "${OUTRIDER_VENV}/lib/python3*/site-packages/nvidia/cu13")
 file(GLOB FLASHINFER_ROOT "${OUTRIDER_VENV}/lib/python3*/site-packages/flashinfer/data")
@@ -22,7 +22,7 @@ if(CudaWheels_FOUND AND NOT TARGET cuda::cudart)
       IMPORTED_LOCATION ${CUDA_WHEELS}/lib/lib${lib}.so.13
       INTERFACE_INCLUDE_DIRECTORIES ${CUDA_WHEELS}/include)
   endforeach()
-  # FlashInfer's own CCCL comes before any other: the one on PyPI is older than what it needs.
+  # FlashInfer's own CCCL comes before any other: the one on PyPI is too old for it.
   add_library(flashinfer::flashinfer INTERFACE IMPORTED)
   target_include_directories(flashinfer::flashinfer INTERFACE
     ${FLASHINFER_ROOT}/include

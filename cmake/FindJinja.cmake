@@ -1,5 +1,5 @@
-# llama.cpp's Jinja engine, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the target
-# llama::jinja. It stays as it came, so our warnings are not for it.
+# llama.cpp's Jinja engine, from the sources that scripts/install unpacks into OUTRIDER_VENV: the target
+# llama::jinja. The sources are unchanged, so warnings are off.
 set(JINJA_ROOT ${OUTRIDER_VENV}/src/llama.cpp/common)
 outrider_find_sources(Jinja ${JINJA_ROOT} jinja/runtime.h)
 if(Jinja_FOUND AND NOT TARGET llama::jinja)
@@ -13,10 +13,10 @@ if(Jinja_FOUND AND NOT TARGET llama::jinja)
     ${JINJA_ROOT}/unicode.cpp)
   add_library(llama::jinja ALIAS llama_jinja)
   target_compile_options(llama_jinja PRIVATE -w)
-  # Its nodes assert what they are made of, which a template decides; what it does with them it checks again, and throws.
+  # Its nodes assert the types of their parts, which a template decides. It checks them again when it uses them, and throws.
   target_compile_definitions(llama_jinja PUBLIC NDEBUG)
   if(OUTRIDER_SANITIZE MATCHES undefined)
-    target_compile_options(llama_jinja PRIVATE -fno-sanitize=undefined)  # its arithmetic is not ours to mend
+    target_compile_options(llama_jinja PRIVATE -fno-sanitize=undefined)  # its arithmetic stays as it is
   endif()
   target_include_directories(llama_jinja SYSTEM PUBLIC ${JINJA_ROOT})
   target_link_libraries(llama_jinja PUBLIC nlohmann_json::nlohmann_json)

@@ -1,5 +1,5 @@
-# XGrammar, out of the sources that scripts/install unpacks into OUTRIDER_VENV: the target xgrammar::xgrammar. Its own CMakeLists.txt
-# asks for TVM, which only its Python bindings need. It stays as it came, so our warnings are not for it.
+# XGrammar, from the sources that scripts/install unpacks into OUTRIDER_VENV: the target xgrammar::xgrammar. Its own CMakeLists.txt
+# requires TVM, which only its Python bindings need. The sources are unchanged, so warnings are off.
 set(XGRAMMAR_ROOT ${OUTRIDER_VENV}/src/xgrammar)
 outrider_find_sources(XGrammar ${XGRAMMAR_ROOT}/include xgrammar/xgrammar.h)
 if(XGrammar_FOUND AND NOT TARGET xgrammar::xgrammar)
@@ -13,7 +13,7 @@ if(XGrammar_FOUND AND NOT TARGET xgrammar::xgrammar)
   list(TRANSFORM sources APPEND .cc)
   add_library(xgrammar STATIC ${sources})
   add_library(xgrammar::xgrammar ALIAS xgrammar)
-  # Its messages come to common/grammar/xgrammar_log.cc, so it links with that only.
+  # Its messages go to common/grammar/xgrammar_log.cc, so it links only together with that file.
   target_compile_definitions(xgrammar PRIVATE XGRAMMAR_LOG_CUSTOMIZE=1)
   if(OUTRIDER_SANITIZE)
     target_compile_options(xgrammar PRIVATE -w -O0 -U_FORTIFY_SOURCE)  # it takes minutes to optimise
@@ -21,7 +21,7 @@ if(XGrammar_FOUND AND NOT TARGET xgrammar::xgrammar)
     target_compile_options(xgrammar PRIVATE -w -O2)
   endif()
   if(OUTRIDER_SANITIZE MATCHES undefined)
-    target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # its arithmetic is not ours to mend
+    target_compile_options(xgrammar PRIVATE -fno-sanitize=undefined)  # its arithmetic stays as it is
   endif()
   target_include_directories(xgrammar SYSTEM PUBLIC ${XGrammar_INCLUDE_DIR} ${XGRAMMAR_ROOT}/3rdparty/dlpack/include
     PRIVATE ${XGRAMMAR_ROOT}/3rdparty/picojson ${XGRAMMAR_ROOT}/cpp)

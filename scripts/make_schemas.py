@@ -2,8 +2,8 @@
 
     .venv/bin/python scripts/make_schemas.py CRDS OUT
 
-Kubernetes' own come from the package kubernetes-validate, those of custom resources from the definitions in the folder
-CRDS, if there is one. OUT is replaced.
+The schemas of Kubernetes come from the package kubernetes-validate, those of custom resources from the definitions in the
+folder CRDS, if there is one. OUT is replaced.
 """
 
 import importlib.util
@@ -19,7 +19,7 @@ VERSION = "v1.36.0"
 
 
 def without_null(schema: Any) -> Any:
-    """Every optional field accepts null there, so that `spec: null` would pass."""
+    """Removes null from the types: the schemas accept it for every optional field, so `spec: null` would pass."""
     if isinstance(schema, list):
         return [without_null(part) for part in schema]
     if not isinstance(schema, dict):
@@ -32,7 +32,7 @@ def without_null(schema: Any) -> Any:
 
 
 def strict(schema: Any) -> Any:
-    """Definitions of custom resources let a server prune fields that they do not name; here they are errors."""
+    """Refuses unknown fields. A server prunes fields that a custom resource's definition does not name; here they are errors."""
     if isinstance(schema, list):
         return [strict(part) for part in schema]
     if not isinstance(schema, dict):
@@ -49,7 +49,7 @@ def kubernetes_schemas() -> dict[str, Any]:
     package = Path(importlib.util.find_spec("kubernetes_validate").origin).parent
     schemas = {}
     for path in (package / "kubernetes-json-schema" / f"{VERSION}-local-strict").glob("*.json"):
-        # The package's references start at the root of a server; these are files in one folder.
+        # The package's references start at the root of a server; here the files are in one folder.
         schema = without_null(json.loads(path.read_text().replace('"/api/_definitions.json#', '"_definitions.json#')))
         schema.pop("$id", None)
         schemas[path.name] = schema

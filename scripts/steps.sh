@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sourced by the scripts that install: what they do step by step, with its output in the file $LOG.
+# Sourced by the scripts that install: runs and reports their steps, with the output in the file $LOG.
 
 readonly STEPS_OF=${0##*/}
 
@@ -8,7 +8,7 @@ fail() {
   exit 1
 }
 
-# step WHAT COMMAND... runs the command with its output in the log, and says what it does and how long it took.
+# step WHAT COMMAND... runs the command with its output in the log, and reports what it does and how long it took.
 step() {
   local what=$1 start=$SECONDS status=0 ticker=
   shift

@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 VERSION = re.search(r"project\(outrider VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
-# Of the compiled files: what only tests and benchmarks include is in no program.
+# Compiled files that are in no program: only tests and benchmarks include them.
 NOT_SHIPPED = ("tests/", "bench/")
 # Plug-ins, and the Python packages whose libraries they link to.
 PLUGINS = {"liboutrider_cuda.so": "nvidia_|flashinfer", "liboutrider_torch.so": "torch-|nvidia_cuda_",
@@ -30,7 +30,7 @@ class Part:
     name: str
     version: str
     origin: str  # Debian, PyPI or sources
-    licence: str  # an SPDX expression, or NOASSERTION: the text says
+    licence: str  # an SPDX expression, or NOASSERTION: see the text
     text: str
 
 
@@ -46,7 +46,7 @@ def linked(program: Path) -> set[Path]:
 
 
 def included(build: Path) -> set[Path]:
-    """The headers outside the repository that what is shipped was compiled with."""
+    """The headers outside the repository that the shipped programs were compiled with."""
     found: set[Path] = set()
     shipped = False
     for line in output("ninja", "-C", build, "-t", "deps").splitlines():
@@ -58,7 +58,7 @@ def included(build: Path) -> set[Path]:
 
 
 def debian_parts(files: set[Path]) -> list[Part]:
-    # A package may say /lib of what is in /usr/lib.
+    # The package database may list a file of /usr/lib under /lib.
     paths = {path for file in files for path in (str(file), str(file).removeprefix("/usr"))}
     named = subprocess.run(["dpkg-query", "-S", *sorted(paths)], capture_output=True, text=True).stdout
     packages = sorted({name for line in named.splitlines() for name in line.split(": ")[0].split(", ") if "diversion" not in name})

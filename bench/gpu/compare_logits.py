@@ -32,7 +32,7 @@ MODELS = {
 }
 COMMON = dict(intermediate_size=1024, num_hidden_layers=4, vocab_size=4096, max_position_embeddings=8192,
               rope_parameters=ROPE, initializer_range=0.06, bos_token_id=1, eos_token_id=2, attention_dropout=0.0)
-# Multiples of transformers' own error in bfloat16. e4m3 has four bits less.
+# Multiples of transformers' own error in bfloat16. e4m3 has four bits fewer.
 LIMITS = {"bfloat16": 2.0, "fp8": 60.0}
 
 

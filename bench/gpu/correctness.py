@@ -1,4 +1,4 @@
-"""The pieces of bench/gpu/run that show whether the plug-in is right."""
+"""The pieces of bench/gpu/run that check the plug-in's correctness."""
 
 import importlib.metadata
 import json
@@ -11,18 +11,18 @@ from typing import Any
 
 from piece import Context, Failed, LeftOut, Result, needs, plugin_folders, python_piece
 
-# What later pieces need of Python.
+# Python packages and modules that later pieces need.
 PACKAGES = ["torch", "transformers", "safetensors", "numpy", "scipy", "pytest", "grpcio", "protobuf", "outrider"]
 IMPORTS = "import sys; sys.path[:0] = ['tests/system', 'tests/slow']; import harness, heads, law"
 SUITE_SECONDS, SELF_TEST_SECONDS = 60, 30
 DRY_SUITES = ["EmulatedProducts", "LayerKernels"]
 SANITIZER = "/usr/local/cuda/bin/compute-sanitizer"
-# Shapes that the kernels have, one of each kind of model: configurations of the tests, with heads of this size.
+# Shapes that the kernels support, one for each kind of model: configurations of the tests, with heads of this size.
 SELF_TESTED = {"models/tiny-target": 64, "tests/data/engine/gqa4-llama3-rope": 64, "tests/data/engine/qwen2-bias": 128,
                "tests/data/engine/qwen3-head-norms": 128, "tests/data/engine/mistral-window": 128}
 ROPE = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192}  # of Llama 3.2
-# Lengths of prompts on both sides of a split of attention (256), and of a tile of rows.
+# Prompt lengths on both sides of a split of attention (256), and of a tile of rows.
 LENGTHS = [17, 120, 233, 300, 341, 478, 571]
 
 
@@ -50,8 +50,8 @@ def machine(context: Context) -> Result:
 
 
 def gtest(context: Context) -> Result:
-    """The plug-in's own tests. Each suite has a process: once a GPU has reported an illegal address to one, all that it does
-    there fails."""
+    """The plug-in's own tests. Each suite has its own process: once a GPU reports an illegal address to a process,
+    everything it does there fails."""
     listed = context.run(context.gtest, "--gtest_list_tests")
     suites = [suite for suite in re.findall(r"^(\S+)\.(?: .*)?$", listed, re.M) if not context.dry or suite in DRY_SUITES]
     if not suites:
@@ -70,7 +70,7 @@ def gtest(context: Context) -> Result:
 
 
 def sanitizer(context: Context) -> Result:
-    """Once more the tests of our kernels: of others compute-sanitizer takes too long."""
+    """Runs the tests of the project's own kernels again; compute-sanitizer is too slow for the others."""
     if context.dry:
         raise LeftOut("a dry run has no kernels to watch")
     program = shutil.which("compute-sanitizer") or SANITIZER
@@ -87,7 +87,7 @@ def sanitizer(context: Context) -> Result:
 
 
 def self_tested(context: Context) -> dict[str, dict[str, Any]]:
-    """Configurations of Llama 3.2's shapes, and of one model of each kind, by name."""
+    """Configurations with Llama 3.2's shapes, and of one model of each kind, by name."""
     def read(model: str) -> dict[str, Any]:
         return json.loads((context.root / model / "config.json").read_text())
 
@@ -99,7 +99,7 @@ def self_tested(context: Context) -> dict[str, dict[str, Any]]:
 
 
 def self_test(context: Context) -> Result:
-    """--self-test for each kind of model that the kernels have."""
+    """Runs --self-test for each kind of model that the kernels support."""
     commands: dict[str, list[str | Path]] = {}
     for name, config in self_tested(context).items():
         folder = context.scratch / "self-test" / name
@@ -145,7 +145,7 @@ def logits(context: Context) -> Result:
 
 
 def shapes(context: Context) -> Result:
-    """Rows of models of real shapes have the same bits alone, in a batch and in chunks, and another prompt's have others."""
+    """Models of real shapes: rows have the same bits alone, in a batch and in chunks, and other bits for another prompt."""
     pair = context.random_pair()
     lengths = LENGTHS[:2] if context.dry else LENGTHS if context.quick else [*LENGTHS, 1500]
     models = [pair / f"shape-{size}" for size in (["1B"] if context.dry else ["1B", "3B"])]
@@ -157,7 +157,7 @@ def shapes(context: Context) -> Result:
     return Result("FAILED" if any(row["fault"] for row in data["invariance"]) else "passed", rows, data)
 
 
-# What is run of the tests, with --quick in one dtype and without the loss of caches, and in a dry run.
+# The tests that are run: in full; with --quick, in one dtype and without the loss of caches; and in a dry run.
 LAWS = [["tests/slow/test_laws.py"],
         ["tests/slow/test_distribution.py", "-k", "test_sampled_tokens_have_the_targets_distribution and chain"]]
 QUICK_LAWS = [[*LAWS[0], "-k", "not cache_was_lost"], LAWS[1]]

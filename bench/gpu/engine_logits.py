@@ -50,5 +50,5 @@ def same_bits(logits: np.ndarray, others: np.ndarray) -> bool:
 
 
 def same_in_a_batch_and_in_chunks(engine: Engine, prompts: Prompts, one_by_one: np.ndarray) -> bool:
-    """Whether the bits are those of the prompts alone."""
+    """Whether batches and chunks give the same bits as the prompts alone."""
     return all(same_bits(engine.logits(passes), one_by_one) for passes in (together(prompts), in_chunks(prompts)))

@@ -6,17 +6,17 @@ from typing import Any
 
 from piece import Context, Failed, LeftOut, Result, needs, peak_memory, python_piece
 
-CONTEXT = 256  # of bench_step
+CONTEXT = 256  # bench_step's context
 AIMS = {("3B", "bfloat16"): 0.85, ("1B", "bfloat16"): 0.75}  # shares of the copy rate, one sequence
 
 
 def kv_bytes(shape: dict[str, int]) -> int:
-    """Of a token in bfloat16: keys and values are a tensor each."""
+    """Bytes of a token's keys and values in bfloat16, a tensor each."""
     return 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"] * 2
 
 
 def copy_rate(context: Context) -> tuple[float | None, str]:
-    """Bytes read and written per second by a copy within the GPU's memory, and that in words, or why it is not known."""
+    """Bytes per second that a copy within the GPU's memory reads and writes, and the same in words, or why it is unknown."""
     try:
         needs(context, "torch")
         rate = python_piece(context, "copy_rate", "--device", context.device)["bytes_per_second"]
@@ -26,7 +26,7 @@ def copy_rate(context: Context) -> tuple[float | None, str]:
 
 
 def steps(context: Context) -> Result:
-    """Measures forward passes, and how near reading weights, keys and values comes to the rate of a copy."""
+    """Measures forward passes, and how close the reading of weights, keys and values comes to the rate of a copy."""
     pair = context.pair()
     rate, said = copy_rate(context)
     result = Result(rows=[("copying within the GPU's memory, read and written", said)],
@@ -79,7 +79,7 @@ def rows_of_steps(model: str, dtype: str, figures: list[dict[str, Any]],
 
 
 def bench_shape(context: Context, *flags: str, max_k: int, max_tokens: int, slice_seconds: float) -> dict[str, Any]:
-    """Its report on the pair, and the peak memory."""
+    """Runs bench_shape; returns its report on the pair with the peak memory."""
     file, streams = context.scratch / "shape.json", ["8", "32"]
     if context.dry:
         max_k, max_tokens, streams = 1, 32, ["2"]
@@ -120,7 +120,7 @@ def pair_fp8(context: Context) -> Result:
 
 
 def rates(report: dict[str, Any]) -> dict[str, float]:
-    """Tokens per second, by what they are of."""
+    """Tokens per second, by what was measured."""
     found = {"plain, one stream": report["plain_tokens_per_second"]}
     for world in report["alphas"]:
         found[f"alpha {world['alpha']:.1f}, one stream, best K"] = max(row["tokens_per_second"] for row in world["rows"])
@@ -131,7 +131,7 @@ def rates(report: dict[str, Any]) -> dict[str, float]:
 
 
 def one_process(context: Context) -> Result:
-    """Both models in outrider-pair, against a process for each."""
+    """Both models in outrider-pair, against one process for each model."""
     reports = [bench_shape(context, *flags, max_k=4, max_tokens=96, slice_seconds=0.5)
                for flags in ([], ["--one-process"])]
     two, one = map(rates, reports)
@@ -145,7 +145,7 @@ def others(context: Context) -> Result:
     """The same pair in a minimal loop of torch, and in transformers."""
     needs(context, "torch")
     data: dict[str, list[Any]] = {"rows": [], "left_out": []}
-    # transformers takes some ten times as long for a token.
+    # transformers takes about ten times as long for a token.
     for system, tokens, share in (("torch-loop", 128, 0.4), ("transformers", 48, 1.0)):
         found = python_piece(context, "other_systems", system, "--pair", context.pair(), "--device", context.device,
                              "--alphas", *context.alphas, "--tokens", str(tokens),

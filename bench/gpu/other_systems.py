@@ -40,7 +40,7 @@ def of_transformers(options: argparse.Namespace) -> Iterator[tuple[str, float | 
 
     def rate(world: int, **how: Any) -> float:
         prompt = torch.tensor([prompt_of(world)], device=options.device)
-        for _ in range(2):  # the first time to warm up: a static cache is compiled for its length
+        for _ in range(2):  # the first pass warms up: a static cache is compiled for its length
             torch.cuda.synchronize()
             start = time.monotonic()
             answer = target.generate(prompt, attention_mask=torch.ones_like(prompt), do_sample=True, top_k=0,

@@ -1,4 +1,4 @@
-"""What the pieces of bench/gpu/run have in common: what they are given, what they return, and how they run programs."""
+"""Shared by the pieces of bench/gpu/run: their context, their results, and how they run programs."""
 
 import contextlib
 import dataclasses
@@ -15,27 +15,27 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-# What the configurations of Llama 3.2 say, by the model's size.
+# Values from the configurations of Llama 3.2, by the model's size.
 LLAMA: dict[str, dict[str, int]] = {
     "3B": {"vocab_size": 128256, "hidden_size": 3072, "intermediate_size": 8192, "num_hidden_layers": 28,
            "num_attention_heads": 24, "num_key_value_heads": 8, "head_dim": 128},
     "1B": {"vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64}}
-# What a dry run has in their place (bench/llama_shapes.h).
+# Their replacements in a dry run (bench/llama_shapes.h).
 TINY: dict[str, dict[str, int]] = {
     "3B": {"vocab_size": 4096, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
            "num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 128},
     "1B": {"vocab_size": 4096, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
            "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 64}}
-AT_ONCE = 8  # programs that are not timed
+AT_ONCE = 8  # programs that run at once, if they are not timed
 
 
 class Failed(Exception):
-    """A piece that could not be run, or showed something wrong."""
+    """A piece could not run, or found a fault."""
 
 
 class LeftOut(Exception):
-    """A piece that cannot be run here, and why."""
+    """A piece cannot run here; the message says why."""
 
 
 @dataclasses.dataclass
@@ -50,7 +50,7 @@ class Result:
 class Done:
     """A command that has ended."""
     output: str = ""
-    fault: str = ""  # empty: it ended well
+    fault: str = ""  # empty: it succeeded
 
 
 @dataclasses.dataclass
@@ -82,7 +82,7 @@ class Context:
         return ["bfloat16"] if self.dry else ["bfloat16", "fp8"]
 
     def patience(self, seconds: float) -> float:
-        """The time that something has. A dry run measures nothing, on a machine that may be busy."""
+        """The time limit for work of `seconds`. A dry run measures nothing, and its machine may be busy."""
         return 5 * seconds if self.dry else seconds
 
     def seconds_left(self) -> float:
@@ -100,7 +100,7 @@ class Context:
                 process.wait(timeout=self.seconds_left())
             finally:
                 if process.returncode is None:
-                    # The services that it started, too.
+                    # This also kills the services that it started.
                     os.killpg(process.pid, 9)
                     process.wait()
                 log.seek(begin)
@@ -115,8 +115,8 @@ class Context:
         return self.run(self.programs / name, *arguments)
 
     def beside(self, commands: Mapping[str, Sequence[str | Path]], seconds: float) -> dict[str, Done]:
-        """Runs commands beside each other, each within its own time and with a log of its own, PIECE-NAME.log. The others
-        go on when one fails."""
+        """Runs commands concurrently, each with its own time limit and log, PIECE-NAME.log. The others
+        continue when one fails."""
         def run(name: str) -> Done:
             log = self.log.with_name(f"{self.log.stem}-{name.replace('/', '-')}.log")
             log.unlink(missing_ok=True)
@@ -134,7 +134,7 @@ class Context:
 
     @property
     def tiny(self) -> list[str]:
-        """A flag of bench_shape."""
+        """bench_shape's flag for tiny models."""
         return ["--tiny"] if self.dry else []
 
     def pair(self) -> Path:
@@ -142,7 +142,7 @@ class Context:
         return self._written("pair", "--alpha", *self.alphas)
 
     def random_pair(self) -> Path:
-        """The same with random weights, all of which count for the logits."""
+        """The same with random weights, all of which affect the logits."""
         return self._written("random", "--random")
 
     def _written(self, name: str, *flags: str) -> Path:
@@ -152,7 +152,7 @@ class Context:
 
 
 def needs(context: Context, *modules: str) -> None:
-    """Raises LeftOut unless these modules of Python are here, and a GPU for them."""
+    """Raises LeftOut unless these Python modules and a GPU for them are available."""
     if context.dry:
         raise LeftOut(f"a dry run has no GPU for {modules[-1]}")
     for module in modules:
@@ -161,7 +161,7 @@ def needs(context: Context, *modules: str) -> None:
 
 
 def python_piece(context: Context, script: str, *arguments: str | Path) -> Any:
-    """Runs a script beside this file in a process of its own and returns its JSON."""
+    """Runs a script beside this file in its own process and returns its JSON."""
     file = context.scratch / f"{script}.json"
     file.unlink(missing_ok=True)
     context.run(sys.executable, Path(__file__).with_name(f"{script}.py"), *arguments, "--json", file,
@@ -170,14 +170,14 @@ def python_piece(context: Context, script: str, *arguments: str | Path) -> Any:
 
 
 def plugin_folders(programs: Path) -> list[Path]:
-    """In a pack, the scripts that start the programs are in another folder."""
+    """Folders that may have plug-ins: in a pack, the scripts that start the programs are in another folder."""
     return [programs, programs.parent / "programs"]
 
 
 @contextlib.contextmanager
 def peak_memory(device: str) -> Iterator[list[int]]:
-    """Samples the GPU's memory use meanwhile. At the end, the only element of the list is the peak in MiB, 0 if nobody
-    knows."""
+    """Samples the GPU's memory use in the meantime. At the end, the list's only element is the peak in MiB, 0 if
+    unknown."""
     peak, ended = [0], threading.Event()
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits",
                f"--id={device.removeprefix('cuda:')}"]

@@ -18,7 +18,7 @@ LENGTHS = [17, 120, 300]
 
 
 def fault_of(engine: Engine, lengths: list[int]) -> str:
-    """What is wrong with the model's rows for prompts of these lengths; empty if nothing is."""
+    """The fault of the model's rows for prompts of these lengths; empty if there is none."""
     random = np.random.default_rng(1)
     prompts = [random.integers(0, engine.vocab, length).tolist() for length in lengths]
     others = [[(first + 1) % engine.vocab, *rest] for first, *rest in prompts]

@@ -1,4 +1,4 @@
-"""Speculative decoding as a minimal loop of torch, in the manner of pytorch-labs/gpt-fast, for comparison with the
+"""Speculative decoding as a minimal loop of torch, in the style of pytorch-labs/gpt-fast, for comparison with the
 services: one sequence, a static cache, a CUDA graph for each shape of step, sampling on the device.
 """
 
@@ -61,12 +61,12 @@ class Llama:
         return torch.softmax(F.linear(F.rms_norm(x, (hidden,), self.norm, epsilon), self.head).float(), -1)
 
     def probabilities(self, tokens: torch.Tensor, position: int) -> torch.Tensor:
-        """[rows, vocab], valid until the next call with as many rows."""
+        """[rows, vocab], valid until the next call with the same number of rows."""
         rows = tokens.shape[0]
         if rows not in self.graphs:
             inputs = tokens.clone(), torch.arange(position, position + rows, device=self.device)
             stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())  # which draws the tokens
+            stream.wait_stream(torch.cuda.current_stream())  # it draws the tokens
             with torch.cuda.stream(stream):
                 for _ in range(2):
                     self.compute(*inputs)

@@ -15,7 +15,7 @@ VOCAB, BOS, EOS, MAX_POSITION = 4096, 4094, 4095, 1024
 torch._dynamo.config.recompile_limit = 64  # one per shape: few, but more than the default of 8
 BLOCK = 256  # queries that attention handles at a time
 ACTIVATIONS = torch.bfloat16  # float32: set it before the first call, and call without autocast
-# The models know prose and no roles: what the system says comes first, and every other turn is a paragraph that
+# The models know prose but no roles: the system message comes first, and every other turn is a paragraph that
 # names its speaker.
 CHAT_TEMPLATE = (
     "{{- bos_token }}{%- for message in messages %}"
@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """What differs between the two models."""
+    """The dimensions in which the two models differ."""
     hidden: int
     layers: int
     heads: int
@@ -39,8 +39,8 @@ TARGET = Shape(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024)
 DRAFT = Shape(hidden=192, layers=2, heads=3, kv_heads=1, ffn=512)
 
 
-# The pointwise parts are compiled one by one: eager they take a third of a step, and compiling the whole
-# model was slower than this.
+# The pointwise parts are compiled one by one: uncompiled, they take a third of a step, and compiling the whole
+# model was slower.
 @torch.compile(dynamic=False)
 def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
     y = x.float()
@@ -67,7 +67,7 @@ def gated(gate: Tensor, up: Tensor) -> Tensor:
 
 
 class Dropout:
-    """Dropout from a pool of random bits drawn once: drawing them anew took 6 % of the time."""
+    """Dropout from a pool of random bits drawn once: drawing new bits each time took 6 % of the time."""
     POOL = 1 << 23
 
     def __init__(self, share: float) -> None:
@@ -97,7 +97,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(batch, time, s.kv_heads, s.head_dim).transpose(1, 2)
         if cache is not None:
             return self.o_proj(self.attend_one(q, k, v, cache).reshape(batch, 1, -1))
-        # All queries that share a key head are rows of one product; a block of them sees no key beyond it.
+        # All queries that share a key head are rows of one product; a block of queries reads no keys after the block.
         group = s.heads // s.kv_heads
         outs = []
         for begin in range(0, time, BLOCK):
@@ -113,7 +113,7 @@ class Attention(nn.Module):
         return self.o_proj(out)
 
     def attend_one(self, q: Tensor, k: Tensor, v: Tensor, cache: list) -> Tensor:
-        """One new token a row: it sees everything in the cache, so that no mask is needed."""
+        """One new token for each row. It sees everything in the cache, so no mask is needed."""
         keys, values, length = cache
         keys[:, :, length:length + 1], values[:, :, length:length + 1] = k, v
         cache[2] = length + 1

@@ -1,8 +1,8 @@
 """EAGLE (Li et al., 2024, arXiv 2401.15077) and EAGLE-3 (Li et al., 2025, arXiv 2503.01840).
 
-The row of the token x_s, s >= 1, reads that token's embedding and the feature of the position before. It stands at
-position s, sees the rows 1 .. s, and gives the feature of position s, whose logits are those of x_{s+1}. Its first row
-in a round reads what the target computed, each next row what the row before gave.
+The row of the token x_s, s >= 1, reads that token's embedding and the feature of the previous position. It is at
+position s, sees the rows 1 .. s, and gives the feature of position s, whose logits are those of x_{s+1}. The first
+row of a round reads a feature that the target computed. Each later row reads the output of the row before.
 
   version 1   feature: h_s, the output of the target's final norm; one Llama layer without its first norm
   version 3   feature of the target: fc of the residual stream after the layers FEATURE_LAYERS; of a row: its output
@@ -15,9 +15,9 @@ import common
 from common import MAX_POSITION, TARGET, Attention, Mlp, Norm, Shape, masked_softmax, rotate
 
 SHAPE = Shape(hidden=TARGET.hidden, layers=1, heads=6, kv_heads=2, ffn=512)
-FEATURE_LAYERS = (1, 3, 5)  # after how many layers of the target
-# Embeddings are a tenth of h in size, and one update of Muon is of the same size for all columns of fc. So fc is
-# trained on embeddings that are this much larger; the saved matrix has the factor in its columns.
+FEATURE_LAYERS = (1, 3, 5)  # numbers of target layers after which the stream is read
+# Embeddings are a tenth of h in size, but Muon's updates have the same size for all columns of fc. So fc is trained on
+# embeddings scaled by this factor; the columns of the saved matrix contain the factor.
 EMBEDDING_SCALE = 10.0
 
 
@@ -46,8 +46,8 @@ class EagleLayer(nn.Module):
 class Eagle(nn.Module):
     """Tensors "fc", "layers.0.*" (version 1); "fc", "midlayer.*", "norm" (version 3).
 
-    With a vocabulary of its own, `draft_tokens` of them, also "d2t", as in EAGLE-3's releases: its token i is the
-    target's token i + d2t[i]. Its head is those rows of the target's.
+    With its own vocabulary of `draft_tokens` tokens, also "d2t", as in EAGLE-3's releases: its token i is the
+    target's token i + d2t[i]. Its head has these rows of the target's head.
     """
 
     def __init__(self, version: int, draft_tokens: int = 0, shape: Shape = SHAPE,
@@ -70,7 +70,7 @@ class Eagle(nn.Module):
 
     @property
     def tokens(self) -> Tensor | None:
-        """Of the target, in ascending order, those that it proposes; None: all."""
+        """The target's tokens that it proposes, in ascending order; None: all."""
         return None if self.d2t is None else self.d2t + torch.arange(len(self.d2t))
 
     @tokens.setter
@@ -87,11 +87,11 @@ class Eagle(nn.Module):
                 **({"feature_layers": list(self.feature_layers)} if self.version == 3 else {})}
 
     def tensors(self) -> dict[str, Tensor]:
-        """As they are saved."""
+        """The tensors as they are saved."""
         return self._scaled(self.state_dict(), EMBEDDING_SCALE)
 
     def in_training(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What `tensors` made, as load_state_dict wants it."""
+        """Converts the result of `tensors` back, for load_state_dict."""
         return self._scaled(tensors, 1 / EMBEDDING_SCALE)
 
     def _scaled(self, tensors: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
@@ -101,20 +101,20 @@ class Eagle(nn.Module):
         return tensors
 
     def features(self, states: Tensor) -> Tensor:
-        """What a row reads, from what the target gives: h (version 1), the streams side by side (version 3)."""
+        """The features that rows read, from the target's: h (version 1), or the streams side by side (version 3)."""
         return states if self.version == 1 else self.fc(states)
 
     def vectors(self, outputs: Tensor) -> Tensor:
-        """What the target's head turns into logits."""
+        """The vectors that the target's head turns into logits."""
         return outputs if self.version == 1 else self.norm(outputs)
 
     def forward(self, embeds: Tensor, features: Tensor, steps: int, starts: Tensor) -> list[Tensor]:
         """Chains of `steps` rows, as a round makes them: the training-time test of EAGLE-3.
 
-        embeds, features [batch, rows, hidden]: of x_{r+1} and of position r, for r = 0, 1, ... Returns the outputs
-        of all rows that read the target's features, [batch, rows, hidden], then, for each further step j, those of the
-        chains that begin at the rows `starts` [n]: the j-th reads x_{start+1+j} and sees the first kind of rows
-        up to start, and its own chain. All `starts` are below rows - (steps - 1).
+        embeds, features [batch, rows, hidden]: for x_{r+1} and for position r, r = 0, 1, ... Returns the outputs
+        of all rows that read the target's features, [batch, rows, hidden], then, for each further step j, the outputs of
+        the chains that begin at the rows `starts` [n]: row j reads x_{start+1+j} and sees its own chain, and the rows of
+        the first kind up to start. All `starts` are below rows - (steps - 1).
         """
         layer = self.layers[0] if self.version == 1 else self.midlayer
         every = torch.arange(embeds.shape[1])
@@ -128,7 +128,7 @@ class Eagle(nn.Module):
             e = embeds if step == 0 else embeds[:, rows + step]
             x, residual = self._inputs(layer, e, features)
             q, k, v = self._project(layer.self_attn, x, rows + step + 1)
-            if step == 1:  # from here on the base has all rows, the queries are the chains
+            if step == 1:  # from here on, the base has all rows and the queries are the chains
                 mask = torch.where(every <= starts[:, None], 0.0, float("-inf"))
             if step == 0:
                 mask = torch.full((len(every), len(every)), float("-inf")).triu(1)
@@ -153,7 +153,7 @@ class Eagle(nn.Module):
 
     def _attend(self, q: Tensor, base: tuple[Tensor, Tensor], keys: list[Tensor], values: list[Tensor],
                 mask: Tensor) -> Tensor:
-        """base: keys and values of all rows; keys and values: of the chains so far, one per query and step."""
+        """base: keys and values of all rows; keys, values: those of the chains so far, one per query and step."""
         batch, heads, rows, dim = q.shape
         kv, columns = self.shape.kv_heads, base[0].shape[2]
         scores = torch.bmm(q.reshape(batch * kv, -1, dim), base[0].flatten(0, 1).transpose(1, 2))

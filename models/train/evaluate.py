@@ -45,7 +45,7 @@ def greedy_output(target, rows: Tensor, prompt: int = 64, new: int = 128) -> Ten
 
 @torch.no_grad()
 def greedy_agreement(target, draft, rows: Tensor, prompt: int = 64) -> float:
-    """On what the target itself writes: a draft token is right if it is the one that follows."""
+    """On the target's own text: the share of positions where the draft's top token is the next one."""
     out = greedy_output(target, rows, prompt)
     inputs = torch.cat([torch.full((len(out), 1), BOS), out[:, :-1]], 1)
     return (draft(inputs).logits.argmax(-1) == out)[:, prompt:].float().mean().item()

@@ -29,8 +29,8 @@ from sample import write
 from train_heads import new_model
 
 PROMPT, NEW = 64, 128
-# rows of tokens after BOS [batch, time] -> logits [batch, time - HEADS, HEADS, vocabulary]: what a round that has
-# committed the tokens up to t + 1 proposes for t + 2, t + 3, ...; the tokens of the text stand for its own.
+# Rows of tokens after BOS [batch, time] -> logits [batch, time - HEADS, HEADS, vocabulary]: the proposal for t + 2,
+# t + 3, ... of a round that has committed the tokens up to t + 1. The text's tokens replace the proposed ones.
 Chains = Callable[[Tensor], Tensor]
 
 
@@ -119,7 +119,7 @@ def greedy_text(target: Llama, book: Tensor, rows: int) -> Tensor:
 
 
 def among(chains: Chains, tokens: Tensor | list[int]) -> Chains:
-    """As a head with output rows for these tokens only."""
+    """The chains of a head with output rows for these tokens only."""
     mask = torch.full((VOCAB,), float("-inf"))
     mask[tokens] = 0.0
     return lambda rows: chains(rows) + mask

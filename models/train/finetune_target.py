@@ -35,7 +35,7 @@ class WithHeads(nn.Module):
 
 
 def exit_weights(step: int) -> list[float]:
-    """Of the losses after layer 1, 2, ..: deeper ones count more; all but the last take turns (equations 3 to 5)."""
+    """Weights of the losses after layer 1, 2, ..: deeper ones count more; all but the last take turns (equations 3 to 5)."""
     last = TARGET.layers - 1
     weights = [EXIT_SCALE * sum(range(layer + 1)) for layer in range(last)]
     weights = [w if (layer + step) % ROTATION == 0 else 0.0 for layer, w in enumerate(weights)]

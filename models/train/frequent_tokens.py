@@ -27,7 +27,7 @@ def main() -> None:
         counts.update(tokenizer.encode(text.read_text(encoding="utf-8"), add_special_tokens=False).ids)
     end = config.get("eos_token_id", [])
     ends = end if isinstance(end, list) else [end]
-    # Each text ends once, whoever wrote the file.
+    # Each text counts as ending once, though its file has no end token.
     counts.update(dict.fromkeys(ends, len(options.texts)))
     ranked = sorted(range(config["vocab_size"]), key=lambda token: (-counts[token], token))
     (options.model / "frequent_tokens.json").write_text(json.dumps({"tokens": ranked}) + "\n")

@@ -1,4 +1,4 @@
-"""What heads learn from: windows of text, what the target computes for them, and the distances to its distribution."""
+"""Training data of the heads: windows of text, the target's states for them, and distances to its distribution."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ def probabilities(logits: Tensor) -> Tensor:
 
 @torch.compile(dynamic=False)
 def forward_kl(head: Tensor, target: Tensor) -> Tensor:
-    """Up to the target's entropy. head: logits; target: probabilities."""
+    """The forward KL divergence plus the target's entropy. head: logits; target: probabilities."""
     return -(target.float() * torch.log_softmax(head.float(), -1)).sum(-1).mean()
 
 
@@ -28,7 +28,7 @@ def total_variation(head: Tensor, target: Tensor) -> Tensor:
 
 
 def stream_of(work: Path, greedy_times: int) -> Tensor:
-    """The corpus and what the target wrote; greedy pieces more than once, as heads pay most at temperature 0."""
+    """The corpus and the target's own text. Greedy pieces are repeated, since heads help most at temperature 0."""
     parts = [np.load(work / f"{name}.npy").reshape(-1) for name in ("train", "samples")]
     parts += [np.load(work / "greedy.npy").reshape(-1)] * greedy_times
     return torch.from_numpy(np.concatenate(parts).astype(np.int64))

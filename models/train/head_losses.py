@@ -11,10 +11,10 @@ from head_lessons import States, forward_kl, probabilities, stream_of, total_var
 from heads import HEADS
 from parallel import MicroLoss
 
-STEPS = 4  # of a chain of EAGLE
-STRIDE = 4  # one position in so many begins a chain, another one each time
-GROUPS = 32  # of look-ahead rows in a window
-DEPTH_WEIGHT = 0.9  # of each further token of a proposal: it counts only if those before it were accepted
+STEPS = 4  # rows in a chain of EAGLE
+STRIDE = 4  # distance between the positions that begin chains; their offset is random
+GROUPS = 32  # groups of look-ahead rows in a window
+DEPTH_WEIGHT = 0.9  # for each further token of a proposal, which counts only if those before it were accepted
 
 
 def make_loss(proposer: str, version: int, target_folder: Path, work: Path, lengths: tuple[int, ...], greedy_times: int,
@@ -28,7 +28,7 @@ def make_loss(proposer: str, version: int, target_folder: Path, work: Path, leng
     head = target.model.embed_tokens.weight.to(torch.bfloat16)
 
     def distance(vectors: Tensor, wanted: Tensor, progress: float, rows_of_head: Tensor = head) -> Tensor:
-        """vectors [..., hidden], wanted [..., as many as rows_of_head]: means over all rows."""
+        """vectors [..., hidden], wanted [..., rows of the head]: the mean over all rows."""
         measure = forward_kl if progress < kl_until else total_variation
         return measure(F.linear(vectors.to(torch.bfloat16), rows_of_head).flatten(0, -2), wanted.flatten(0, -2))
 
@@ -39,7 +39,7 @@ def make_loss(proposer: str, version: int, target_folder: Path, work: Path, leng
         read = hidden if version == 1 else state[..., :-TARGET.hidden]
         outputs = model(F.embedding(inputs[:, 1:], head), model.features(read[:, :-1]), STEPS, starts)
         wanted, proposed = probabilities(F.linear(hidden[:, 1:], head)), head
-        if model.tokens is not None:  # the distances to the rest do not depend on the model
+        if model.tokens is not None:  # the distances to the other tokens do not depend on the model
             wanted, proposed = wanted[..., model.tokens].contiguous(), head[model.tokens]
         total = 0.0
         for step, output in enumerate(outputs):

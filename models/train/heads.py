@@ -1,11 +1,11 @@
 """Proposers that work on the target's hidden states, in plain PyTorch, with the tensor names of the published ones.
 
 h_s is the output of the target's final norm for the token x_s, [hidden]. The target's tied head turns such a vector
-into the logits of the token after it, so that no head here has output weights of its own.
+into the logits of the token after it, so no head here has its own output weights.
 
   medusa      Cai et al., 2024 (arXiv 2401.10774): head i maps h_t to the vector of x_{t+2+i} by one residual block
   blockwise   Stern et al., 2018 (arXiv 1811.03115): the same with a feed-forward layer and ReLU
-  pass        Monea et al., 2023 (arXiv 2311.13581): inputs for rows behind the last token; the target does the rest
+  pass        Monea et al., 2023 (arXiv 2311.13581): inputs for rows after the last token; the target does the rest
   eagle       in eagle.py
 """
 
@@ -22,7 +22,7 @@ class Residual(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.linear = nn.Linear(width, width)
-        nn.init.zeros_(self.linear.weight)  # the head begins as the target's own
+        nn.init.zeros_(self.linear.weight)  # the head begins as the target's own head
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Residual(nn.Module):
 
 
 class Medusa(nn.ModuleList):
-    """Tensors "{head}.0.linear.{weight,bias}". Vectors of the tokens after the next, [heads, ..., hidden]."""
+    """Tensors "{head}.0.linear.{weight,bias}". Returns vectors of the tokens after the next, [heads, ..., hidden]."""
     CONFIG = {"medusa_num_heads": HEADS, "medusa_num_layers": 1}
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class Blockwise(nn.ModuleList):
 
 
 class Lookahead(nn.Module):
-    """Tensor "lookahead.weight", [rows, hidden]: what the target reads in place of embeddings of tokens to come."""
+    """Tensor "lookahead.weight", [rows, hidden]: the target's inputs in place of the embeddings of later tokens."""
     CONFIG = {"lookahead_tokens": HEADS}
 
     def __init__(self) -> None:
         super().__init__()
-        # Not a matrix that maps vectors: the optimiser tells by the name.
+        # Not a matrix that maps vectors; the optimiser recognises this by the name.
         self.embed_lookahead = nn.Parameter(0.02 * torch.randn(HEADS, TARGET.hidden))
 
     def tensors(self) -> dict[str, Tensor]:
@@ -71,7 +71,7 @@ class Lookahead(nn.Module):
         self.embed_lookahead.data.copy_(tensors["lookahead.weight"])
 
     def forward(self, target: Llama, tokens: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-        """tokens [batch, time]; a group of rows stands behind each of the positions `after` [groups].
+        """tokens [batch, time]; a group of rows follows each of the positions `after` [groups].
 
         Returns the final norm's output for the tokens, [batch, time, hidden], and for the rows, [batch, groups, rows,
         hidden]. A group sees the tokens up to its position and itself, causally. No gradient goes through the tokens.
@@ -110,9 +110,9 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
 
 def residual_stream(target: Llama, tokens: Tensor,
                     keep: Tensor | None = None) -> tuple[list[Tensor], list[tuple[Tensor, Tensor]]]:
-    """The stream after 0, 1, ... all layers, [batch, time, hidden] each, and every layer's keys and values.
+    """The streams after 0, 1, ... layers, [batch, time, hidden] each, and every layer's keys and values.
 
-    keep: [layers, batch], 0 where a row leaves the layer out.
+    keep: [layers, batch], 0 where a row skips the layer.
     """
     time = tokens.shape[1]
     cos, sin, mask = target.cos[:time], target.sin[:time], target.mask[:time, :time].contiguous()

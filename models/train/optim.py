@@ -37,7 +37,7 @@ class Muon:
 
 
 class AdamW:
-    """Without decay: what it is used for here needs none."""
+    """AdamW without weight decay, which the embeddings and norms here do not need."""
 
     def __init__(self, parameters: list[tuple[int, Tensor]], betas: tuple[float, float] = (0.9, 0.98)) -> None:
         self.parameters, self.betas, self.steps = parameters, betas, 0

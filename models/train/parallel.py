@@ -1,7 +1,7 @@
 """Training with several one-thread processes that share one set of parameters.
 
 One process per core beats one process with several threads here: the matrices are small. The processes
-take the micro-batches of a step from a common counter, so that one which is slowed down by other work on
+take the micro-batches of a step from a common counter, so a process that is slowed down by other work on
 its core just takes fewer. Each then updates its own share of the matrices from the sum of all gradients.
 """
 
@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass
 class Team:
-    """What the processes share."""
+    """State that the processes share."""
     size: int
     gradients: list[list[Tensor]]  # [process][parameter]
     barrier: "mp.Barrier" = None

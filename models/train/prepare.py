@@ -23,9 +23,9 @@ HELD_OUT = "austen-sense"
 # Line breaks carry meaning in these; in all other books they only come from the printed page.
 VERSE = ("blake", "milton", "shakespeare", "whitman")
 RAW_SHARE = 6  # one prose chapter in this many keeps the page's line breaks, as prompts may have them
-MIN_DOCUMENT = 1500  # characters; a shorter piece (a title, a motto) goes with what follows it
+MIN_DOCUMENT = 1500  # characters; a shorter piece (a title, a motto) joins the next piece
 
-# The split of Llama 3.
+# Llama 3's split pattern.
 SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
          r"|\s*[\r\n]+|\s+(?!\S)|\s+")
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Corpus -> tokenizer -> target -> samples -> draft -> figures. Everything but the two model folders goes to work/.
-# Wants: python with requirements.txt, a C++ compiler (for torch.compile). PYTHON names the interpreter.
+# Needs: python with requirements.txt, a C++ compiler (for torch.compile). PYTHON names the interpreter.
 set -eu
 cd "$(dirname "$0")"
 python=${PYTHON:-python3}

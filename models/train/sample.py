@@ -26,7 +26,7 @@ PROMPT, PIECE = 64, 192  # tokens of the corpus that begin a greedy piece, and o
 
 @torch.no_grad()
 def write(model: Llama, rows: int, choose: Callable[[int, Tensor], Tensor], length: int = MAX_POSITION) -> Tensor:
-    """Rows begin with BOS alone. After an EOS they go on, as the training stream does.
+    """Writes rows that begin with BOS alone. They continue after an EOS, as the training stream does.
 
     choose(position, logits [rows, vocabulary]) -> tokens [rows, 1].
     """
@@ -53,7 +53,7 @@ def sample(model: Llama, rows: int, seed: int) -> Tensor:
 
 
 def continue_greedily(model: Llama, texts: Tensor) -> Tensor:
-    """Where a piece's prompt ends, the target goes on in place of the text. texts: [rows, MAX_POSITION]."""
+    """After each piece's prompt, the target's tokens replace those of the text. texts: [rows, MAX_POSITION]."""
 
     def choose(position: int, logits: Tensor) -> Tensor:
         return texts[:, position, None] if position % PIECE < PROMPT else logits.argmax(-1, keepdim=True)

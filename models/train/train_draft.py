@@ -19,7 +19,7 @@ from parallel import MicroLoss, Plan, train
 
 @torch.compile(dynamic=False)
 def forward_kl(draft: Tensor, target: Tensor) -> Tensor:
-    """Up to the target's entropy, which is constant."""
+    """The forward KL divergence plus the target's entropy, which is constant."""
     return -(torch.softmax(target.float(), -1) * torch.log_softmax(draft.float(), -1)).sum(-1).mean()
 
 
@@ -29,9 +29,9 @@ def total_variation(draft: Tensor, target: Tensor) -> Tensor:
 
 
 class Lessons:
-    """Windows of one length and what the target's final norm gives for them.
+    """Windows of one length, with the outputs of the target's final norm.
 
-    The target is the larger part of the work, so that each window's hidden states are computed once, when first
+    The target is most of the work, so each window's hidden states are computed once, when first
     needed, and kept in memory shared by all processes: 768 bytes a token, against 8 KB for the logits.
     """
 

@@ -25,7 +25,7 @@ LENGTHS = (256, 1024)  # of windows; the second for the last part of the run
 
 
 def weights_hash(folder: Path) -> str:
-    """What the target calls the hash of its weights: XXH3 over all tensors by name (SafeTensors::Hash)."""
+    """The hash of the weights as the target computes it: XXH3 over all tensors by name (SafeTensors::Hash)."""
     with safe_open(folder / "model.safetensors", "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     digest = xxhash.xxh3_64()
@@ -44,7 +44,7 @@ def new_model(proposer: str, version: int, draft_tokens: int = 0) -> nn.Module:
 
 
 def go_on_from(model: nn.Module, saved: Path) -> None:
-    """Everything but the tokens that it proposes."""
+    """Loads everything that was saved except the set of tokens that it proposes."""
     if saved.is_dir():
         tensors = {name: t.float() for name, t in load_file(saved / "model.safetensors").items() if name != "d2t"}
         tensors = model.in_training(tensors) if isinstance(model, Eagle) else tensors

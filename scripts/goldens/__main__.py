@@ -16,7 +16,7 @@ from paths import DATA, ROOT
 
 SHIPPED = ROOT / "models" / "tiny-target"
 
-# Command, what it writes, the module and function that do, and the arguments, with a default or without.
+# Command, its output, the module and function that write it, and the arguments, with or without a default.
 COMMANDS = [
     ("train", "small tokenizers from blake-poems.txt, and their goldens", "text.train", []),
     ("tokenizer", "goldens of one tokenizer", "text.write_goldens",

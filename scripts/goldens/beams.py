@@ -4,7 +4,7 @@ Writes
   tests/data/beams/tables.json  over tables of log-probabilities, which C++ can replay without a model
   tests/data/system/beams.json  with the shipped target, in float32, from prompts of prompts.json
 
-torch.topk leaves open in which order tied values come. Here the first one does, as the lowest token of the best beam.
+torch.topk leaves the order of tied values open. Here the first one wins: the lowest token of the best beam.
 """
 
 import json
@@ -21,7 +21,7 @@ PAIR = paths.DATA / "system" / "beams.json"
 
 STOPS = {"auto": False, "first": True, "never": "never"}
 PENALTIES = [1.0, 1.0, 0.0, 0.7, 2.0, -0.5]
-# Log-probabilities are whole multiples of these, so that sums are exact, in float32 too: no two orders of adding differ.
+# Log-probabilities are whole multiples of these, so sums are exact, even in float32: the order of addition does not matter.
 FINE, COARSE = 2.0**-12, 0.5
 SETTINGS_PER_TABLE = 9
 
@@ -35,7 +35,7 @@ def first_of_tied(values, k, dim=-1):
 
 
 class TableModel(PreTrainedModel, GenerationMixin):
-    """A model whose every log-probability a Table replaces."""
+    """A model whose log-probabilities all come from a Table."""
 
     config_class = PreTrainedConfig
 
@@ -73,7 +73,7 @@ def search(model, prompt, case, **options):
                          num_beams=case["width"], num_return_sequences=case["n"], length_penalty=case["penalty"],
                          early_stopping=STOPS[case["stop"]], max_new_tokens=case["max_tokens"], eos_token_id=case["eos"] or None,
                          pad_token_id=0, return_dict_in_generate=True, output_scores=True, **options)
-    if case["width"] == 1:  # transformers takes that for greedy decoding
+    if case["width"] == 1:  # transformers treats this as greedy decoding
         tokens = out.sequences[0, len(prompt):]
         scores = [row[0].log_softmax(-1)[token].item() for row, token in zip(out.scores, tokens)]
         return [{"tokens": tokens.tolist(), "score": sum(scores) / len(tokens) ** case["penalty"]}]

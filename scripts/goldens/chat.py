@@ -1,7 +1,7 @@
-"""What transformers' apply_chat_template makes of conversations, for coordinator/api/chat_template.cc to agree with.
+"""Conversations rendered by transformers' apply_chat_template, which coordinator/api/chat_template.cc must match.
 
-Writes tests/data/chat/goldens.json: templates in the manner of several model families, written for this test, and that
-of the shipped pair; and for each conversation the text, or that the template refuses it.
+Writes tests/data/chat/goldens.json: templates in the style of several model families, written for this test, and that
+of the shipped pair; and for each conversation the text, or the template's refusal.
 """
 
 import datetime
@@ -18,7 +18,7 @@ SHIPPED = json.loads((ROOT / "models" / "tiny-target" / "tokenizer_config.json")
 # Noon, so that it is the same day nearly everywhere.
 NOW = datetime.datetime(2024, 7, 26, 12, 0, tzinfo=datetime.timezone.utc)
 
-# Headers, a system turn that is always there and tells the date, roles written as they are: Llama 3.2's manner.
+# Llama 3.2's style: headers, a system turn that is always present and tells the date, roles written unchanged.
 HEADERS = """\
 {{- bos_token }}
 {%- if not date_string is defined %}
@@ -54,7 +54,7 @@ HEADERS = """\
 {%- endif %}
 """
 
-# A block per turn, nothing trimmed: ChatML's manner.
+# ChatML's style: a block per turn, nothing trimmed.
 BLOCKS = """\
 {% for message in messages %}
 {{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}
@@ -64,7 +64,7 @@ BLOCKS = """\
 {% endif %}
 """
 
-# Turns that must alternate, the system's words inside the first user turn: Mistral's and Gemma's manner.
+# Mistral's and Gemma's style: turns that must alternate, the system message inside the first user turn.
 ALTERNATING = """\
 {%- if messages[0]["role"] == "system" %}
     {%- set first = messages[0]["content"] %}
@@ -95,7 +95,7 @@ ALTERNATING = """\
 {%- if ns.turns > 4 and not loop_messages[-1].content.endswith("?") %}{{ "\\n" }}{% endif %}
 """
 
-# What else templates use: macros, joins, default values, conditional expressions, reversed loops, tojson.
+# Other features of templates: macros, joins, default values, conditional expressions, reversed loops, tojson.
 MACROS = """\
 {%- macro turn(role, words) -%}
 <{{ role }}>{{ words | replace("<", "&lt;") }}</{{ role }}>
@@ -110,7 +110,7 @@ MACROS = """\
 {%- endfor %}
 """
 
-# Contents that may be lists of parts, the system's words before the first turn, roles renamed: Gemma 3's manner.
+# Gemma 3's style: contents that may be lists of parts, the system message before the first turn, roles renamed.
 PARTS = """\
 {{ bos_token }}
 {%- if messages[0]['role'] == 'system' -%}
@@ -154,7 +154,7 @@ PARTS = """\
 {%- endif -%}
 """
 
-# Python's ways to strip, which know the white space of Unicode; a last newline, which is not part of a template.
+# Python's strip methods, which handle Unicode's white space; a final newline, which is not part of a template.
 STRIPPED = """\
 {%- for message in messages %}
 [{{ message.content.strip() }}|{{ message.content.lstrip() }}|{{ message.content.rstrip() }}|{{ message.content | trim }}]
@@ -212,7 +212,7 @@ def render(template, conversation):
 
 
 def render_messages(template, messages, tools=None):
-    """The text, or the words in which the template refuses the conversation."""
+    """The text, or the message with which the template refuses the conversation."""
     try:
         return {"text": TOKENIZER.apply_chat_template(messages, tools=tools, chat_template=template,
                                                       add_generation_prompt=True, tokenize=False)}

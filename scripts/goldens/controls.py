@@ -1,10 +1,10 @@
-"""What the logits processors of Hugging Face `transformers` say, for the tests of common/spec to agree with.
+"""Results of the logits processors of Hugging Face `transformers`, which the tests of common/spec must match.
 
-Writes tests/data/spec/controls.golden.txt. A golden is a few lines, the last of which is empty:
+Writes tests/data/spec/controls.golden.txt. A golden is a few lines that end with an empty one:
 
   case NAME
   FIELD VALUE...          the sampling parameters, by the names of common/spec/controls.h; others keep their default
-  prompt_length N         how many tokens of the context are the prompt
+  prompt_length N         the number of prompt tokens in the context
   context ID...
   logits FLOAT...         multiples of 2^-12, so that they are exact in float32; no two are equal
   probabilities FLOAT...  softmax of the processed logits
@@ -20,7 +20,7 @@ from transformers import generation
 
 GOLDEN = DATA / "spec" / "controls.golden.txt"
 
-# A token at a cut: the processors compute in float32, so a mass this close to top_p could fall on either side.
+# The processors compute in float32, so a mass this close to top_p could fall on either side of the cut.
 TOO_CLOSE = 1e-5
 
 
@@ -47,7 +47,7 @@ def processors(case, prompt_length, vocabulary):
 
 
 def near_a_cut(scores, case):
-    """Whether top_p or min_p decides about a token by less than rounding could change."""
+    """Whether rounding could change what top_p or min_p decides about a token."""
     probabilities = torch.softmax(scores.double(), -1)[0]
     if "top_p" in case:
         removed = probabilities.sort().values.cumsum(0)

@@ -35,7 +35,7 @@ def main(llama_cpp: Path):
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(shutil.copytree(out.parent, Path(folder) / name))
             hparams = conversion.ModelBase.load_hparams(copy, False)
-            # Gemma's counts the tokens there.
+            # Gemma's converter counts the tokens there.
             vocab = {f"token{i}": i for i in range(hparams["vocab_size"])}
             (copy / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocab}, "added_tokens": []}))
             kind = conversion.get_model_class(conversion.get_model_architecture(hparams, conversion.ModelType.TEXT))

@@ -1,4 +1,4 @@
-"""Logits that transformers computes in float32, for the engine's tests: small random models with theirs, and the best
+"""Logits that transformers computes in float32, for the engine's tests: small random models with their logits, and the best
 tokens of the shipped pair, in tests/data/engine/.
 """
 
@@ -23,7 +23,7 @@ lamp had just been lit. There was soup, there was bread, and there was a letter 
 days under the blue jug; it was from his brother, who never wrote unless something had gone wrong. He read it
 slowly, folded it again along the same creases, and asked how soon the mail coach would leave in the morning."""
 
-# What each model is for: heads to KV heads, head_dim, tying, dtype, files, rope; what other families have.
+# The purpose of each model: heads to KV heads, head_dim, tying, dtype, files, rope; features of other families.
 MODELS = {
     "mha-float32": dict(
         config=dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
@@ -60,7 +60,7 @@ MODELS = {
         config=dict(hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
                     head_dim=24, vocab_size=203, sliding_window=17),
         dtype=torch.bfloat16),
-    # With soft caps; the engine on libtorch alone has what Gemma needs.
+    # With soft caps; only the engine on libtorch supports Gemma.
     "gemma2": dict(
         family=Gemma2Config,
         config=dict(hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
@@ -86,7 +86,7 @@ def random_model(recipe, seed):
                   attention_dropout=0.0)
     config = recipe.get("family", LlamaConfig)(**{**common, **recipe["config"]})
     model = AutoModelForCausalLM.from_config(config)
-    plus_one = config.model_type.startswith("gemma")  # its norms are stored less 1
+    plus_one = config.model_type.startswith("gemma")  # its norms are stored minus 1
     with torch.no_grad():
         for key, parameter in model.named_parameters():
             if "norm" in key:

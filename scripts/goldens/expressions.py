@@ -1,7 +1,7 @@
-"""What Jinja2 makes of some thousand expressions, set up as transformers sets it up, for the engine of
-coordinator/api/chat_template.cc to agree with.
+"""Jinja2's results for some thousands of expressions, set up as transformers sets it up. The engine of
+coordinator/api/chat_template.cc must match them.
 
-Writes tests/data/chat/expressions.json: the variables, and pairs of a template and what it renders, null if it raises.
+Writes tests/data/chat/expressions.json: the variables, and pairs of a template and its result, null if it raises.
 """
 
 import copy
@@ -94,9 +94,9 @@ def main():
     for template in templates():
         try:
             pairs[template] = env.from_string(template).render(**copy.deepcopy(VARIABLES))
-        except Exception:  # of Jinja2's, Python's, or the sandbox's
+        except Exception:  # from Jinja2, Python, or the sandbox
             pairs[template] = None
-    # What names a place in memory is no result.
+    # A text with a memory address differs from run to run.
     kept = [[template, text] for template, text in pairs.items() if text is None or " at 0x" not in text]
     OUT.write_text(json.dumps({"variables": VARIABLES, "templates": kept}, separators=(",", ":"), ensure_ascii=True) + "\n")
     print(f"{len(kept)} templates, {sum(text is None for _, text in kept)} of which raise")

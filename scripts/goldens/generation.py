@@ -1,4 +1,4 @@
-"""What transformers makes of the target alone, in float32, for the system tests.
+"""Output of the target alone, by transformers in float32, for the system tests.
 
 Writes into tests/data/system/, from the prompts in prompts.json there:
   greedy.json         greedy continuations, with the distance of each token's logit to the runner-up's
@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, LlamaForCausalLM
 DATA = paths.DATA / "system"
 
 NEW_TOKENS = 48
-# Of the prompts, the one whose continuations are enumerated.
+# The prompt whose continuations are enumerated.
 DISTRIBUTION_PROMPT = 7
 TOP_K, DEPTH = 4, 3
 FIRST, SECOND = 8, 8

@@ -1,11 +1,11 @@
-"""What the proposers of models/tiny-heads give after a few prompts, in tests/data/engine/heads.json: the best tokens and
-their logits, computed in float32 from the saved weights, the target by transformers, the heads as their papers have them.
+"""Proposals of models/tiny-heads after a few prompts, in tests/data/engine/heads.json: the best tokens and their logits,
+computed in float32 from the saved weights: the target by transformers, the heads as in their papers.
 
-Each case has a prompt's tokens and the target's next token y. For each proposer it has a list of rows, one per proposed
-token from the one after y on. Those of EAGLE are a greedy chain. layer_skip has the row after the prompt for every exit.
+Each case has a prompt's tokens and the target's next token y. For each proposer it has a list of rows, one for each proposed
+token from the one after y on. EAGLE's rows are a greedy chain. layer_skip has the row after the prompt for every exit.
 
 `small` writes EAGLE and EAGLE-3 with random weights for a small target, which draft from a part of its vocabulary, and
-the same of them, into tests/data/heads.
+their results, into tests/data/heads.
 """
 
 import json
@@ -39,7 +39,7 @@ def norm(x, weight, config):
 
 
 def rotated(x, positions, config):
-    """x [rows, heads, head_dim]; the halves of a head are the pairs."""
+    """x [rows, heads, head_dim]; element i of a head's first half forms a pair with element i of the second."""
     half = config["head_dim"] // 2
     angles = positions[:, None] * config["rope_theta"] ** (-torch.arange(half) / half)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
@@ -48,7 +48,7 @@ def rotated(x, positions, config):
 
 
 class Eagle:
-    """Rows are run again from the first one at every step: nothing is cached."""
+    """Computes all rows again at every step: nothing is cached."""
 
     def __init__(self, folder, embedding, head):
         self.config, self.w = read(folder)
@@ -91,7 +91,7 @@ class Eagle:
         return torch.full((len(self.head),), float("-inf")).index_copy(0, tokens, rows @ vector)
 
     def chain(self, tokens, hidden):
-        """tokens: the prompt and y. hidden: of the prompt, h (version 1), or the streams after each layer (version 3)."""
+        """tokens: the prompt and y. hidden: for the prompt, h (version 1), or the streams after each layer (version 3)."""
         if self.version == 1:
             features = hidden[-1]
         else:
@@ -119,11 +119,11 @@ def parallel_heads(name, hidden, embedding):
 
 
 def run(model, tokens):
-    """The streams after each number of layers, what the head multiplies, and the next token."""
+    """The streams after each number of layers, the input of the head, and the next token."""
     streams, last = [], model.model.layers[-1].register_forward_hook(lambda _m, _a, out: streams.append(out))
     out = model(torch.tensor([tokens]), output_hidden_states=True)
     last.remove()
-    # transformers gives the last stream after its norm only.
+    # transformers returns the last stream only after its norm.
     stream = [x[0] for x in out.hidden_states[:-1]] + [streams[0][0] if streams[0].ndim == 3 else streams[0]]
     return stream, out.hidden_states[-1][0], int(out.logits[0, -1].argmax())
 
@@ -153,7 +153,7 @@ def main(folder):
 
 
 def make_small(version, target):
-    """EAGLE with random weights: every second or third token is drafted, by the target's head or one of its own."""
+    """EAGLE with random weights: it can draft every second or third token, by the target's head or its own."""
     hidden, vocab, heads, kv, dim, inner = target.hidden_size, target.vocab_size, 4, 2, 12, 40
     torch.manual_seed(version)
     tokens = torch.arange(version, vocab, 2 if version == 1 else 3)

@@ -1,6 +1,6 @@
-"""Hashes of what `tokenizers` makes of random texts with Llama 3's vocabulary, for tests/unit/gguf_tokenizer_test.cc.
+"""Hashes of the results of `tokenizers` on random texts with Llama 3's vocabulary, for tests/unit/gguf_tokenizer_test.cc.
 
-The vocabulary is that of a GGUF file of llama.cpp's sources; how text is split is what Llama 3's tokenizer.json says.
+The vocabulary is that of a GGUF file in llama.cpp's sources; texts are split as in Llama 3's tokenizer.json.
 """
 
 import random
@@ -13,7 +13,7 @@ SPLIT = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^
          r"|\s+(?!\S)|\s+")
 NORMAL = 1
 
-# As in the test.
+# The same as in the test.
 LENGTHS = [1, 4, 16, 48]
 PIECES = ["'s", "'LL", "'ve", "'\u017f", " ", "  ", "\n", "\r\n", "\t", " \n", "\u0085", "\u00a0", "\u180e", "\u200d",
           "\u3000", "\ufe0f", "\u0301", "123", "4567", ".", "...", "!", '"', "the", " and", "Hello", " world", "ing", "_",
@@ -23,7 +23,7 @@ RANGES = [(0x21, 0x7E), (0x41, 0x7A), (0xA0, 0x24F), (0x300, 0x36F), (0x370, 0x7
 
 
 def gguf_metadata(path):
-    """What gguf.md of https://github.com/ggml-org/ggml describes."""
+    """Reads a GGUF file's metadata, as gguf.md of https://github.com/ggml-org/ggml describes it."""
     data = path.read_bytes()
     formats = dict(enumerate(["B", "b", "H", "h", "I", "i", "f", "?"])) | {10: "Q", 11: "q", 12: "d"}
     offset = 24
@@ -64,7 +64,7 @@ def llama3(metadata):
 
 
 def mt19937(seed):
-    """std::mt19937, which is Python's generator with another way to seed it."""
+    """std::mt19937: Python's generator, seeded in another way."""
     state = [seed]
     for i in range(1, 624):
         state.append((1812433253 * (state[-1] ^ (state[-1] >> 30)) + i) & 0xFFFFFFFF)

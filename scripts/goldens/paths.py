@@ -1,4 +1,4 @@
-"""Where goldens come from and go to."""
+"""Folders that goldens are made from and written to."""
 
 from pathlib import Path
 

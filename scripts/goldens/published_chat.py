@@ -1,8 +1,8 @@
-"""What apply_chat_template makes of conversations with templates as models publish them.
+"""Conversations rendered by apply_chat_template with the templates of published models.
 
-The templates are others' work, which the repository does not contain: scripts/install unpacks them from the same archive
-as the Jinja engine. Writes tests/data/chat/published.json: of each template the SHA-256, and for each conversation of
-goldens.json the length and the SHA-256 of the text, or the SHA-256 of the words in which the template refuses it.
+The templates are the work of others and not in the repository: scripts/install unpacks them from the same archive
+as the Jinja engine. Writes tests/data/chat/published.json: for each template its SHA-256, and for each conversation of
+goldens.json the length and the SHA-256 of the text, or the SHA-256 of the message with which the template refuses it.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from paths import DATA, ROOT
 FOLDER = ROOT / ".venv" / "src" / "llama.cpp" / "models" / "templates"
 OUT = DATA / "chat" / "published.json"
 
-# Those in the archive whose models have a family of README.md's table.
+# The archive's templates of models whose family is in README.md's table.
 TEMPLATES = {
     "Llama 3": ["meta-llama-Llama-3.1-8B-Instruct", "meta-llama-Llama-3.2-3B-Instruct", "meta-llama-Llama-3.3-70B-Instruct",
                 "deepseek-ai-DeepSeek-R1-Distill-Llama-8B"],

@@ -1,9 +1,9 @@
-"""Checkpoints that are quantised already: small random models in each format, with the logits of their unpacked weights and
+"""Quantised checkpoints: small random models in each format, with the logits of their unpacked weights and
 one of these weights, in tests/data/engine/.
 
-What packs and unpacks compressed-tensors is the package of that name, and transformers on top of it computes the logits. No
-package that reads GPTQ installs without a compiler, so GPTQ is packed here, after the layout of AutoGPTQ; the weights are known
-before. (The layers of AutoGPTQ 0.7.1, alone, unpack the same from `gptq` and `gptq-order`.) AWQ is packed here too, and unpacked by
+The package compressed-tensors packs and unpacks its own format, and transformers uses it to compute the logits. No
+package that reads GPTQ installs without a compiler, so GPTQ is packed here, in AutoGPTQ's layout, from known weights.
+(AutoGPTQ 0.7.1's layers alone unpack the same weights from `gptq` and `gptq-order`.) AWQ is packed here too, and unpacked by
 compressed-tensors.
 """
 
@@ -29,7 +29,7 @@ QWEN2 = dict(family=Qwen2Config, config=SIZES | dict(hidden_size=64, tie_word_em
 
 
 def quantise(weight, group_of, bits, symmetric, dtype):
-    """Unsigned levels [n, k], scales and zero points [n, groups] of the weights; a group has the columns that name it."""
+    """Unsigned levels [n, k], scales and zero points [n, groups] of the weights; `group_of` names each column's group."""
     top = 2**bits - 1
     scales, zeros = [], []
     for group in range(int(group_of.max()) + 1):
@@ -47,7 +47,7 @@ def quantise(weight, group_of, bits, symmetric, dtype):
 
 
 def words(levels, bits):
-    """The levels of each row in words of 32 bits, the first in the lowest."""
+    """Packs the levels of each row into words of 32 bits, the first level in the lowest bits."""
     levels = levels.numpy().astype(np.uint32).reshape(levels.shape[0], -1, 32 // bits)
     packed = sum(levels[:, :, i] << np.uint32(bits * i) for i in range(32 // bits))
     return torch.from_numpy(packed.view(np.int32).copy())
@@ -83,7 +83,7 @@ class CompressedTensors:
         return packed, unpacked
 
     def reference(self, folder, unpacked):
-        # Weights that are unpacked with the first step are exact; while they are loaded, they get the type of the scales.
+        # Weights unpacked at the first step are exact; weights unpacked during loading get the type of the scales.
         load = dict(quantization_config=CompressedTensorsConfig(dequantize=True)) if self.scale_dtype == torch.float32 else {}
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager", **load).eval()
         model(torch.zeros(1, 1, dtype=torch.long))
@@ -93,7 +93,7 @@ class CompressedTensors:
 
 
 class Known:
-    """What transformers does not unpack: its weights are known."""
+    """A format that transformers does not unpack; its weights are known."""
 
     def __init__(self, recipe):
         self.recipe = recipe | dict(dtype=torch.float16)
@@ -152,7 +152,7 @@ MODELS = {
     "int4-packed-zero-points": CompressedTensors("pack-quantized", LLAMA, torch.float32, num_bits=4, type="int", strategy="group",
                                                  group_size=16, symmetric=False),
     "gptq": Gptq(QWEN2, bits=4, group_size=16, desc_act=False, sym=True, checkpoint_format="gptq"),
-    # The last group is smaller in some.
+    # In some matrices, the last group is smaller.
     "gptq-order": Gptq(LLAMA, bits=4, group_size=32, desc_act=True, sym=False, checkpoint_format="gptq"),
     "gptq8-v2": Gptq(LLAMA, bits=8, group_size=-1, desc_act=False, sym=False, checkpoint_format="gptq_v2"),
     "awq": Awq(LLAMA, group_size=16),

@@ -1,7 +1,7 @@
-"""What transformers makes of SmolLM2, a published model in a GGUF file, in float32, for tests/system/test_gguf.py.
+"""Results of transformers for SmolLM2, a published model in a GGUF file, in float32, for tests/system/test_gguf.py.
 
-transformers unpacks the weights, and makes tokenizer and chat template of what the file says. Writes
-tests/data/system/smollm2.json: the file's SHA-256, and for each prompt, a text or a conversation, its tokens, and the greedy
+transformers unpacks the weights, and makes tokenizer and chat template from the file. Writes
+tests/data/system/smollm2.json: the file's SHA-256, and for each prompt (a text or a conversation) its tokens and the greedy
 answer until the model ends it, at most 32 tokens.
 """
 

@@ -1,7 +1,7 @@
-"""What the Hugging Face `tokenizers` library says, for the tests of common/text to agree with.
+"""Results of the Hugging Face `tokenizers` library, which the tests of common/text must match.
 
 A golden is one JSON object a line: the input ("text", or "base64" for bytes that are not UTF-8), "special" (whether
-special tokens were added), "ids", and "decoded" (without the special tokens if "special") where that is not simply the
+special tokens were added), "ids", and "decoded" (without the special tokens if "special") if that differs from the
 input.
 """
 
@@ -20,11 +20,11 @@ WHITE_SPACE = [0x9, 0xA, 0xB, 0xC, 0xD, 0x20, 0x85, 0xA0, 0x1680, 0x180E, *range
 WHITE_SPACE += [0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF]
 DIGITS = [0x30, 0x660, 0x967, 0xB2, 0xBC, 0x2160, 0xFF11, 0x1D7D8]
 CONTRACTIONS = ["'s", "'S", "'\u017f", "'ll", "'VE", "'re", "\u2019s", "'d", "'M"]
-# Assigned after Unicode 14: an older regex library takes them for unassigned.
+# Assigned after Unicode 14: an older regex library treats them as unassigned.
 NEW_CHARACTERS = [0x31350, 0x2EBF0, 0x1E4D0, 0x11F50, 0x1FAE8, 0x10D4A, 0xA7CB, 0x897]
 BYTES = [0xC0, 0xC2, 0xE0, 0xE1, 0xED, 0xEF, 0xF0, 0xF1, 0xF4, 0xF5, 0xFF, 0x80, 0xBF, 0xA0, 0x9F, 0x8F, 0x90]
 
-# Every option of an added token, with neighbours that matter to it.
+# Every option of an added token, with neighbours that affect it.
 ADDED_TOKEN_TEXTS = [
     "a <left>b", "a  \n\u3000<left>", "<left><left>", "x<left> <right>  y", "<right> \t\u2003z", "<right><right> ",
     "one <both> two", "  <both>  <both>  ", "<word>", "a<word>", "<word>b", "a <word> b", "\u0301<word>", "_<word>",
@@ -137,7 +137,7 @@ def train_gpt2_small():
 
 
 def train_options():
-    """Every option that is understood: added tokens of all kinds, digits, splits, prefix space, BOS and EOS."""
+    """Every supported option: added tokens of all kinds, digits, splits, prefix space, BOS and EOS."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split("--", behavior="removed"),
@@ -205,21 +205,21 @@ def finish_sentencepiece(tokenizer, *more):
 
 
 def train_mistral():
-    """As Mistral 7B v0.1 and Llama 2: a symbol for spaces, put before each stretch of text too."""
+    """As Mistral 7B v0.1 and Llama 2: a symbol replaces spaces, and is put before each stretch of text too."""
     tokenizer = train_sentencepiece(500)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
     return finish_sentencepiece(tokenizer, decoders.Strip(content=" ", left=1, right=0))
 
 
 def train_metaspace():
-    """As later ones of Mistral: the symbol comes before the first stretch only."""
+    """As later Mistral models: the symbol is put before the first stretch only."""
     tokenizer = train_sentencepiece(500)
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     return finish_sentencepiece(tokenizer, decoders.Strip(content=" ", left=1, right=0))
 
 
 def train_gemma():
-    """As Gemma: the symbol takes the spaces' place, and nothing is put before a text."""
+    """As Gemma: the symbol replaces spaces, and nothing is put before a text."""
     tokenizer = train_sentencepiece(400)
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", behavior="merged_with_previous")
@@ -227,7 +227,7 @@ def train_gemma():
 
 
 def train_unknown():
-    """Without tokens for bytes: what has none is unknown."""
+    """Without tokens for bytes: text that has no token is unknown."""
     tokenizer = train_sentencepiece(300, with_bytes=False)
     tokenizer.normalizer = normalizers.Replace(" ", "\u2581")
     return finish_sentencepiece(tokenizer)

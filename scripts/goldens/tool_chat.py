@@ -1,8 +1,8 @@
-"""What apply_chat_template makes of conversations with tools, with templates as models publish them.
+"""Conversations with tools, rendered by apply_chat_template with the templates of published models.
 
 Writes tests/data/chat/tools.json: the tools and the conversations, and for each template (see published_chat.py) the SHA-256 of
-the text for each conversation, or of the words in which the template refuses it. Calls are as in OpenAI's API, with
-their arguments as text; transformers is given these as objects, as its documentation asks for.
+the text for each conversation, or of the message with which the template refuses it. Calls are as in OpenAI's API, with
+their arguments as text; transformers gets these as objects, as its documentation requires.
 """
 
 import copy

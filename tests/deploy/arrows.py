@@ -16,7 +16,7 @@ FETCHING: set[Arrow] = {(pod, to, port) for pod in ("coordinator", "draft", "tar
 # The ranks of a target reach each other at any TCP port, since Gloo picks them.
 RANKS: set[Arrow] = {(one, other, "any TCP") for one in ("target", "target-worker")
                      for other in ("target", "target-worker")}
-# What an overlay adds to them.
+# The connections that an overlay adds: ingress and egress.
 MORE: dict[str, tuple[set[Arrow], set[Arrow]]] = {
     "gpu-fetch": (set(), FETCHING),
     "tensor-parallel": (RANKS, RANKS | {("target", "dns", 53), ("target-worker", "dns", 53)}),
@@ -44,14 +44,14 @@ def _ports(rule: Object) -> list[int | str]:
 
 
 def _ports_of(pod: Object, rule: Object) -> list[int | str]:
-    """With numbers for names, which are those of the pod that is reached. Nothing passes by a name that it does not have."""
+    """A rule's ports, with names replaced by the numbers of the pod that is reached. A name that the pod lacks lets nothing pass."""
     named = {port["name"]: port["containerPort"] for port in container_of(pod).get("ports", [])}
     return [named.get(port, port) for port in _ports(rule)
             if port in named or isinstance(port, int) or port.startswith("any ")]
 
 
 def arrows(objects: list[Object]) -> tuple[set[Arrow], set[Arrow]]:
-    """The allowed ingress and egress; from or to every pod, and at any port, where a policy has no condition."""
+    """The allowed ingress and egress. A rule without a condition allows every pod, and every port."""
     pods = workloads(objects)
     ingress: set[Arrow] = set()
     egress: set[Arrow] = set()

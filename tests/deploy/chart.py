@@ -12,7 +12,7 @@ CHART = ROOT / "deploy" / "helm" / "outrider"
 HELM = TOOLS / "bin" / "helm"
 SUFFIX = "-values.yaml"
 CASES = sorted(path.name.removesuffix(SUFFIX) for path in (CHART / "ci").glob(f"*{SUFFIX}"))
-# Helm built without its Makefile takes all clusters for older ones.
+# Helm that is built without its Makefile assumes an older cluster.
 VERSION = ("--kube-version", "1.36.0")
 
 
@@ -21,7 +21,7 @@ def values_of(case: str) -> Object:
 
 
 def helm(*arguments: str | Path, values: Object | None = None, folder: Path = ROOT) -> tuple[int, str, str]:
-    """The exit code, and what it says on stdout and stderr."""
+    """Runs Helm; returns its exit code, stdout and stderr."""
     ran = subprocess.run([HELM, *arguments, "-f", "-"] if values is not None else [HELM, *arguments], text=True, cwd=folder,
                          input=yaml.safe_dump(values), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return ran.returncode, ran.stdout, ran.stderr
@@ -43,7 +43,7 @@ def _text(values: str) -> str:
 
 
 def chart_objects(values: Object) -> list[Object]:
-    """Without the hooks, and with the namespace, which the user makes."""
+    """The chart's objects without hooks, and the namespace, which the user makes."""
     objects = [thing for thing in yaml.safe_load_all(text_of(values)) if not is_hook(thing)]
     return [find(objects_of("cpu"), "Namespace", "outrider"), *objects]
 

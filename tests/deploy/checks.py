@@ -10,7 +10,7 @@ Check = Callable[[list[Object]], list[str]]
 CHECKS: list[Check] = []
 # Seconds that a process takes to end its streams and connections after its drain (coordinator/main.cc).
 END = 5
-# Of the name of a pool, which is resolved anew; how old an answer of DNS may be, and an answer that the coordinator has.
+# The prefix of a pool's name, and how many seconds DNS and the coordinator keep an answer about the name.
 POOL = "dns:///"
 DNS_AGE = 30
 RESOLVED = 10
@@ -23,7 +23,7 @@ def check(function: Check) -> Check:
 
 @check
 def pods_run_without_privileges(objects: list[Object]) -> list[str]:
-    """The profile `restricted`, a read-only root file system, and no API token."""
+    """Pods have the profile `restricted`, a read-only root file system, and no API token."""
     wrong = []
     for workload in workloads(objects):
         pod = pod_of(workload)
@@ -87,7 +87,7 @@ def a_drain_fits_into_the_grace(objects: list[Object]) -> list[str]:
 
 @check
 def probes_ask_the_health_port(objects: list[Object]) -> list[str]:
-    """Liveness is separate from readiness, which ends with SIGTERM. Who serves nobody has no probes."""
+    """Liveness is separate from readiness, which ends with SIGTERM. A pod without a health port has no probes."""
     wrong = []
     for workload in workloads(objects):
         container, flags = container_of(workload), arguments(workload, objects)
@@ -121,7 +121,7 @@ def ports_are_those_of_the_flags(objects: list[Object]) -> list[str]:
 
 @check
 def plaintext_is_said_and_only_where_there_is_no_tls(objects: list[Object]) -> list[str]:
-    """A process starts on all interfaces with TLS or a word, and who has TLS needs no word."""
+    """A process listens on all interfaces only with TLS or --insecure. With TLS it needs no --insecure."""
     flags = {name_of(workload): arguments(workload, objects) for workload in workloads(objects)}
     return [f"{name}: {has_tls=} {is_insecure=}" for name, given in flags.items() if "--listen" in given
             if (has_tls := "--tls-cert" in given) == (is_insecure := given.get("--insecure") == "true")]
@@ -165,7 +165,7 @@ def server_flags(objects: list[Object]) -> Iterator[tuple[Object, str]]:
 
 @check
 def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
-    """All of a pool, by a name that has the address of each; elsewhere there is one."""
+    """Coordinators find all servers of a pool by a name that has the address of each. Without a pool there is one server."""
     wrong = []
     for workload, address in server_flags(objects):
         name = address.removeprefix(POOL)
@@ -180,7 +180,7 @@ def coordinators_find_their_servers(objects: list[Object]) -> list[str]:
 
 @check
 def a_pool_has_servers_left_while_one_is_replaced(objects: list[Object]) -> list[str]:
-    """Two at least, and a new one is found before the next one ends."""
+    """A rollout never ends all servers of a pool, and coordinators find a new server before the next one ends."""
     wrong = []
     for workload in [workload for workload, address in server_flags(objects) if address.startswith(POOL)]:
         spec = workload["spec"]
@@ -239,7 +239,7 @@ def autoscalers_own_the_replicas(objects: list[Object]) -> list[str]:
 
 @check
 def servers_hold_the_requests_of_all_coordinators(objects: list[Object]) -> list[str]:
-    """A server with fewer sequences than its coordinators have requests would evict what is in use; of a pool, also the last."""
+    """A server with fewer sequences than its coordinators have requests would evict some in use, even if it is the last of a pool."""
     (coordinators,) = [w for w in workloads(objects) if component_of(w) == "coordinator"]
     requests = replicas_of(coordinators, objects)[1] * int(arguments(coordinators, objects)["--max-requests"])
     return [f"{name_of(server)}: fewer sequences than the {requests} requests of its coordinators"
@@ -257,7 +257,7 @@ def ranks_of(objects: list[Object]) -> Iterator[tuple[Object, Object, list[dict[
 
 @check
 def ranks_are_one_model(objects: list[Object]) -> list[str]:
-    """Flags differ in the rank, and in what only a server needs."""
+    """Ranks differ only in the flags for the rank, the rendezvous, and what only a server needs."""
     wrong = []
     for leader, workers, flags in ranks_of(objects):
         only_of_servers = {name for name in flags[0] if name.endswith("listen") or name.startswith("--tls-")
@@ -277,7 +277,7 @@ def ranks_are_one_model(objects: list[Object]) -> list[str]:
 
 @check
 def ranks_meet_and_end_together(objects: list[Object]) -> list[str]:
-    """Rank 0 listens at its pod's address, and the others find it by name, also before it is ready: it waits for them."""
+    """Rank 0 listens at its pod's address, and the others find it by name, even before it is ready, since it waits for them."""
     wrong = []
     for leader, workers, flags in ranks_of(objects):
         spec = find(objects, "LeaderWorkerSet", name_of(leader))["spec"]

@@ -1,4 +1,4 @@
-# What deploy/ has for Kubernetes and containers; one ctest test for each Python file. A file whose tool could not be
+# Tests of deploy/, for Kubernetes and containers; one ctest test for each Python file. A file whose tool could not be
 # installed runs no test, which is pytest's exit code 5 and a test that ctest lists as skipped.
 foreach(name IN ITEMS fetch_weights images manifests schemas score secrets)
   add_test(NAME deploy_${name}

@@ -16,7 +16,7 @@ TOOLS = ROOT / ".tools"
 PROGRAMS = Path(sys.executable).parent  # kubectl and hadolint come with the Python environment
 OVERLAYS = sorted(path.parent.name for path in KUBERNETES.glob("overlays/*/kustomization.yaml"))
 COMPONENTS = sorted(path.parent.name for path in KUBERNETES.glob("components/*/kustomization.yaml"))
-# Objects that a component refers to and another one defines.
+# The components that define objects to which another component refers.
 NEEDED = {"weights-fetch": ["gpu"]}
 
 POD_IP = "192.0.2.1"  # of any pod
@@ -57,13 +57,13 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 
 
 def workloads(objects: list[Object]) -> list[Object]:
-    """Also those that the controller of LeaderWorkerSets makes. They share the pods' spec with it."""
+    """All workloads, including those that the controller of LeaderWorkerSets makes, which share its pods' specs."""
     made = [stateful for group in of_kind(objects, "LeaderWorkerSet") for stateful in _stateful_sets_of(group)]
     return of_kind(objects, *WORKLOADS) + made
 
 
 def _stateful_sets_of(group: Object) -> list[Object]:
-    """That of the leaders, and that of the workers of the first one, as sigs.k8s.io/lws/pkg/controllers makes them."""
+    """The StatefulSets of the leaders and of the first leader's workers, as sigs.k8s.io/lws/pkg/controllers makes them."""
     spec, name = group["spec"], name_of(group)
     both, size = spec["leaderWorkerTemplate"], spec["leaderWorkerTemplate"]["size"]
     alone = spec["networkConfig"]["subdomainPolicy"] == "UniquePerReplica"
@@ -94,7 +94,7 @@ def autoscaler_of(workload: Object, objects: list[Object]) -> Object | None:
 
 
 def replicas_of(workload: Object, objects: list[Object]) -> tuple[int, int]:
-    """The least and the most."""
+    """The least and the greatest number of replicas."""
     if (scaler := autoscaler_of(workload, objects)) is not None:
         return scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]
     count = workload["spec"].get("replicas", 1)
@@ -152,7 +152,7 @@ def _resolve(text: str, variables: dict[str, str]) -> str:
 
 
 def _variables_of_ranks(workload: Object, index: int) -> dict[str, str]:
-    """What a webhook adds to the pods of a LeaderWorkerSet, before their other variables. Workers are numbered from 1."""
+    """The variables that a webhook adds to the pods of a LeaderWorkerSet, before the others. Workers are numbered from 1."""
     if (name := labels_of(workload).get(f"{LWS}/name")) is None:
         return {}
     group, rank = labels_of(workload).get(f"{LWS}/group-index", index), labels_of(workload).get(f"{LWS}/worker-index")

@@ -1,8 +1,8 @@
 """A real API server accepts every overlay and the Helm chart without a warning. Run by `make test-kubernetes`.
 
 It runs alone with its database, on loopback: objects are checked, defaulted and admitted as in a cluster, Pod Security
-included, but nothing is scheduled. Everything is a dry run, except what the dry runs need, definitions of custom
-resources and the namespace, and a release of the chart.
+included, but nothing is scheduled. Everything is a dry run, except a release of the chart, and the definitions of
+custom resources and the namespace, which the dry runs need.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def process(log: Path, *command: str | Path) -> Iterator[None]:
-    """A process that is ended with this test, however that ends."""
+    """A process that ends with this test, however the test ends."""
     with log.open("w") as out, subprocess.Popen(["setpriv", "--pdeathsig", "KILL", "--", *command], stdout=out,
                                                 stderr=out) as popen:
         try:
@@ -55,7 +55,7 @@ class Server:
         return False
 
     def apply(self, objects: list[Object], *options: str) -> tuple[int, str]:
-        """The exit code, and the errors and warnings on stderr."""
+        """Applies objects; returns the exit code, and the errors and warnings on stderr."""
         ran = subprocess.run([*self.kubectl, "apply", "--server-side", *options, "-f", "-"], text=True,
                              input=yaml.safe_dump_all(objects), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         return ran.returncode, ran.stderr

@@ -1,4 +1,4 @@
-"""The Helm chart gives the objects that kustomize gives, and what its values say. Run by `make test-helm`."""
+"""The Helm chart gives the objects that kustomize gives, and follows its values. Run by `make test-helm`."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def leaves(values: Object, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def groups(values: Object, path: str = "") -> Iterator[str]:
-    """The paths of all maps whose keys are the chart's."""
+    """The paths of all maps whose keys the chart defines."""
     for key, value in values.items():
         if isinstance(value, dict) and (value or key in ("settings", "resources")):
             yield f"{path}{key}."
@@ -54,7 +54,7 @@ def groups(values: Object, path: str = "") -> Iterator[str]:
 
 
 def alike(objects: list[Object]) -> dict[str, Object]:
-    """By kind and name, without what only one of the two has: the namespace, hashes in names of ConfigMaps, Helm's annotations."""
+    """Objects by kind and name, without what only Helm or kustomize adds: namespace, hashes in ConfigMaps' names, Helm's annotations."""
     def without_annotations(thing: Any) -> Any:
         if isinstance(thing, list):
             return [without_annotations(part) for part in thing]
@@ -81,7 +81,7 @@ def test_the_chart_gives_the_objects_of_an_overlay(overlay: str) -> None:
     assert alike(chart_objects(values_of(overlay))) == alike(objects_of(overlay))
 
 
-# The value that adds a component; weights-fetch needs gpu.
+# The values that add each component; weights-fetch needs gpu.
 SWITCHES: dict[str, Object] = {
     "autoscaling": {"autoscaling": {"enabled": True}}, "gpu": GPU, "inference-pool": {"inferencePool": {"enabled": True}},
     "monitoring": {"monitoring": {"podMonitor": True}}, "pools": POOLS, "tensor-parallel": {"tensorParallel": {"enabled": True}},
@@ -122,7 +122,7 @@ def test_what_overlays_pass_passes(check: Check, case: str) -> None:
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What kubeconform says of each rendering, by its name."""
+    """kubeconform's messages about each rendering, by its name."""
     folder = tmp_path_factory.mktemp("texts")
     texts = {case: text_of(values_of(case)) for case in CASES}
     texts["fewer"] = text_of({"pools": {"enabled": True}, "draft": {"replicas": 2}, "target": {"replicas": 2}})
@@ -151,7 +151,7 @@ def test_what_is_invalid_is_found(refused: dict[str, str]) -> None:
     assert len(wrong) == 5 and all(wrong.values()), wrong
 
 
-# Of each value: another one, values that it needs, and a line that the rendering then has and had not.
+# For each value: another one, values that it needs, and a line that only the changed rendering has.
 CHANGES: dict[str, tuple[Any, Object, str]] = {
     "image.registry": ("example.com/team/", {}, "image: example.com/team/outrider-draft:0.1.0"),
     "image.tag": ("9.9", {}, "image: outrider-target:9.9"),
@@ -234,7 +234,7 @@ def test_a_wrong_value_is_refused_by_its_name(path: str, value: Any) -> None:
     assert code != 0 and f"at '/{path.replace('.', '/')}" in said
 
 
-# Values that exclude each other, and what is said.
+# Values that exclude each other, and the error.
 EXCLUDED: list[tuple[Object, str]] = [
     (merged(KEDA, {"autoscaling": {"enabled": True}}), "keda.enabled and autoscaling.enabled exclude each other"),
     (merged(KEDA, {"coordinator": {"replicas": 3}}), "coordinator.replicas: keda or autoscaling sets them"),

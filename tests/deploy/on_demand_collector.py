@@ -17,7 +17,7 @@ TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 
 
 class Backend(ThreadingHTTPServer):
-    """What the collector sends to: keeps the spans, each with its service."""
+    """The server to which the collector sends. Keeps the spans, each with its service."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict]]:
-    """What comes through a collector to which services of this test send."""
+    """The spans that come through a collector to which this test's services send."""
     with Backend() as backend:
         threading.Thread(target=backend.serve_forever, daemon=True).start()
         address, config = reserve_address(), tmp_path / "collector.yaml"
@@ -66,7 +66,7 @@ def test_the_collector_passes_on_one_trace_of_three_services(spans: list[dict]) 
     with cluster() as c:
         list(c.stub.Generate(request("Once upon a time", k=3, temperature=0, max_tokens=40, ignore_eos=True), timeout=PATIENCE,
                              metadata=[("traceparent", f"00-{TRACE}-{PARENT}-01")]))
-    # The services sent theirs before they ended.
+    # The services sent their spans before they ended.
     eventually(lambda: {span["service"] for span in spans} == {"outrider-coordinator", "outrider-draft", "outrider-target"}
                and any(span["parentSpanId"] == PARENT for span in spans), "spans of all services")
     assert {span["traceId"] for span in spans} == {TRACE}

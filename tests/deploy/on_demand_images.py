@@ -106,7 +106,7 @@ def test_a_container_knows_whether_it_is_healthy() -> None:
                  "outrider-pair": [f"--target-model={models}/tiny-target", f"--draft-model={models}/tiny-draft"],
                  "outrider-up": [], "outrider-coordinator": [f"--tokenizer={models}/tiny-target", "--target=127.0.0.1:7072"]}
     for image, flags in arguments.items():
-        # With a loopback of its own, where all default ports are free.
+        # The container has a loopback of its own, where all default ports are free.
         with container(image, *flags, network="none", options=[f"--tmpfs={tempfile.gettempdir()}"]) as name:
             wait_for(name, {"outrider-up": "Ctrl-C stops", "outrider-coordinator": '"event":"listening"'}.get(image, '"event":"serving"'))
             if image == "outrider-coordinator":  # there is no target

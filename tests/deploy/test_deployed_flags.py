@@ -31,7 +31,7 @@ def known() -> dict[str, dict[str, str]]:
 
 
 def deployed() -> Iterator[tuple[str, str, dict[str, str]]]:
-    """Every deployed container: where, which program, and its flags."""
+    """Every deployed container: its overlay or compose, its program, and its flags."""
     for overlay in OVERLAYS:
         for workload in workloads(objects_of(overlay)):
             program = container_of(workload)["image"].split(":")[0]
@@ -66,7 +66,7 @@ class Deployed:
 
     def __init__(self, overlay: str) -> None:
         self.workloads = {component_of(w): w for w in workloads(objects_of(overlay))}
-        # On all interfaces, as deployed.
+        # The health ports are on all interfaces, as deployed.
         self.health = {name: f"0.0.0.0:{port_of(reserve_address())}" for name in self.workloads}
         self.objects = objects_of(overlay)
         self.rendezvous = reserve_address()

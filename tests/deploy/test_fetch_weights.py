@@ -121,7 +121,7 @@ def test_a_private_model_needs_the_token(hub: Hub, tmp_path: Path) -> None:
 
 
 def test_a_hub_that_is_not_there_is_named_in_one_line(hub: Hub, tmp_path: Path) -> None:
-    (tmp_path / ".curlrc").write_text("retry-max-time = 1\n")  # and not half a minute
+    (tmp_path / ".curlrc").write_text("retry-max-time = 1\n")  # instead of half a minute
     failed = subprocess.run([SCRIPT, "--endpoint", "http://name.invalid", "o/whole", tmp_path / "model"], text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ | {"CURL_HOME": str(tmp_path)})
     assert failed.returncode == 1 and "cannot fetch tokenizer.json of o/whole" in failed.stderr

@@ -1,4 +1,4 @@
-"""What the images are built from."""
+"""The targets that the images build."""
 
 import os
 import re

@@ -190,7 +190,7 @@ def test_only_the_arrows_of_the_design_pass(overlay: str) -> None:
 
 
 def test_another_arrow_between_ranks_is_seen() -> None:
-    """Whatever widens who reaches a rank, or at which ports."""
+    """The arrows show any change that lets other pods reach a rank, or other ports of it."""
     def after(change: Callable[[Object], object]) -> set[Arrow]:
         objects = objects_of("tensor-parallel")
         change(find(objects, "NetworkPolicy", "outrider-ranks")["spec"])

@@ -16,7 +16,7 @@ if not (KUBECONFORM.exists() and all((SCHEMAS / "v1.36.0-standalone-strict" / na
     pytest.skip("kubeconform or its schemas are not installed: scripts/install_tools", allow_module_level=True)
 
 
-# Of misspelt fields: the overlay, what it says, and what it says then.
+# Mistakes: the overlay, the right text, and the wrong text.
 WRONG = [
     ("gpu", "terminationGracePeriodSeconds:", "terminationGraceSeconds:"),
     ("gpu", "podMetricsEndpoints:", "podMetricEndpoints:"),
@@ -33,7 +33,7 @@ WRONG = [
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What is said of each text, by its name; nothing of one that is accepted. One process reads them all, and each schema once."""
+    """The errors of each text, by its name; none if it is accepted. One process reads all texts, and each schema once."""
     scratch, folder = tmp_path_factory.mktemp("scratch"), tmp_path_factory.mktemp("texts")
     rules = scratch / "rules.yml"
     rules.write_text("groups: [{name: g, rules: [{alert: A, expr: up == 0, for: 1m, labels: {severity: page}}]}]\n")
@@ -79,6 +79,6 @@ def test_a_misspelling_is_found(number: int, refused: dict[str, str]) -> None:
 
 
 def test_every_kind_has_a_schema(refused: dict[str, str]) -> None:
-    """An object without a schema would be an error and not be skipped."""
+    """kubeconform refuses an object without a schema instead of skipping it."""
     assert "could not find schema" in refused["unknown"]
     assert any(thing["apiVersion"].startswith("monitoring.coreos.com/") for thing in objects_of("gpu"))

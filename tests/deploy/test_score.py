@@ -8,13 +8,13 @@ import yaml
 
 from manifests import OVERLAYS, TOOLS, leader_of, objects_of, workloads
 
-# In addition, an object's annotation kube-score/ignore lists, with a comment, what does not apply to it.
+# In addition, an object's annotation kube-score/ignore lists, with a comment, the checks that do not apply to it.
 IGNORED = {
     "container-image-pull-policy": "tags are versions, which do not change; and a node may have been given the image",
     "deployment-has-host-podantiaffinity": "topologySpreadConstraints spread the pods",
     "statefulset-has-host-podantiaffinity": "topologySpreadConstraints spread the pods",
 }
-# Of the StatefulSet of a LeaderWorkerSet's workers, which cannot have an annotation: nobody looks for them by name.
+# Ignored for the StatefulSet of a LeaderWorkerSet's workers, which cannot have an annotation: nothing finds them by name.
 IGNORED_OF_WORKERS = "statefulset-has-servicename"
 KUBE_SCORE = TOOLS / "bin" / "kube-score"
 OK = 10
@@ -32,7 +32,7 @@ def score(manifests: str) -> set[str]:
 
 
 def text_of(overlay: str) -> str:
-    """With the StatefulSets that are made of a LeaderWorkerSet, of which kube-score knows nothing."""
+    """An overlay with the StatefulSets of each LeaderWorkerSet in its place, since kube-score does not know that kind."""
     objects = objects_of(overlay)
     pods = workloads(objects)
     others = [thing for thing in objects if thing not in pods and thing["kind"] != "LeaderWorkerSet"]

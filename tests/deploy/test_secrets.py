@@ -40,7 +40,7 @@ def test_each_mounted_secret_is_made_with_the_files_that_flags_name(secrets: dic
 
 def test_certificates_are_good_for_the_names_that_are_asked_for(secrets: dict[str, dict[str, bytes]],
                                                                  tmp_path: Path) -> None:
-    """With and without pools."""
+    """Checks the names with and without pools."""
     objects = objects_of("pools")
     asked = {"coordinator": {"outrider-coordinator", "outrider-coordinators"}}
     both = [arguments(coordinators_of(some), some) for some in (objects, objects_of("cpu"))]

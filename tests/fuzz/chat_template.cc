@@ -1,4 +1,4 @@
-// A model's chat template, and a conversation through it.
+// Parses a model's chat template, and renders a conversation with it.
 #include "coordinator/api/chat_template.h"
 
 #include "tests/fuzz/target.h"

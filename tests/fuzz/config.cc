@@ -1,4 +1,4 @@
-// config.json.
+// Parses config.json.
 #include <fstream>
 
 #include "bench/temporary_folder.h"

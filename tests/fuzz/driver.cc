@@ -1,11 +1,11 @@
-// Between libFuzzer, which is made for Clang, and GCC: libFuzzer takes GCC's comparisons as they are, and
-// counts of where the program was in a section of its own.
+// Connects GCC to libFuzzer, which is made for Clang. libFuzzer takes GCC's calls at comparisons as they are,
+// and reads counters of executed code from a section of its own.
 #include <cstddef>
 #include <cstdint>
 
 #include "tests/fuzz/target.h"
 
-extern const char __executable_start;  // by the linker
+extern const char __executable_start;  // defined by the linker
 
 namespace {
 
@@ -14,7 +14,7 @@ constexpr size_t kCounters = 1 << 15;
 
 }  // namespace
 
-// At each branch of what is compiled with -fsanitize-coverage=trace-pc.
+// Called in every basic block of code that is compiled with -fsanitize-coverage=trace-pc.
 extern "C" [[gnu::no_sanitize("all")]] void __sanitizer_cov_trace_pc() {
   const auto place = reinterpret_cast<uintptr_t>(__builtin_return_address(0)) -
                      reinterpret_cast<uintptr_t>(&__executable_start);
@@ -22,12 +22,12 @@ extern "C" [[gnu::no_sanitize("all")]] void __sanitizer_cov_trace_pc() {
   if (counter != UINT8_MAX) ++counter;
 }
 
-// Comparisons of floating-point numbers are not followed.
+// Ignores comparisons of floating-point numbers.
 extern "C" void __sanitizer_cov_trace_cmpf(float, float) {}
 extern "C" void __sanitizer_cov_trace_cmpd(double, double) {}
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  // A null pointer is no view of nothing.
+  // An empty input may come as a null pointer, which targets need not handle.
   outrider::FuzzTarget(size == 0 ? std::string_view("")
                                  : std::string_view(reinterpret_cast<const char*>(data), size));
   return 0;

@@ -1,10 +1,10 @@
 # outrider_fuzz(SOURCE LIBS ...) makes a fuzz target named like its source, run by ctest for six seconds under the label "fuzz".
-# libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, but counts what driver.cc passes on; a hook that libFuzzer
-# only has to refuse GCC's counts makes room for it.
+# libFuzzer comes as a library. GCC has no -fsanitize=fuzzer, so driver.cc passes its coverage on. libFuzzer defines the
+# same hook, only to refuse GCC's coverage; making that hook weak lets the driver's replace it.
 
 set(OUTRIDER_PRECOMPILED outrider_service_headers)
 
-# Has libFuzzer follow these libraries and programs. Unit tests link to the libraries too.
+# Instruments libraries and programs for libFuzzer. Unit tests link to the libraries too, which then call empty hooks.
 outrider_library(unfollowed SOURCES fuzz/unfollowed.cc)
 function(outrider_follow)
   foreach(target IN LISTS ARGN)
@@ -23,7 +23,7 @@ outrider_library(fuzz_driver SOURCES fuzz/driver.cc)
 set_target_properties(outrider_fuzz_driver PROPERTIES COMPILE_OPTIONS "" DISABLE_PRECOMPILE_HEADERS ON)
 add_dependencies(outrider_fuzz_driver libfuzzer)
 
-# Of the services only what parses: what else is in their libraries takes minutes to compile.
+# Only the parsers of the services: the rest of their libraries takes minutes to compile.
 outrider_library(fuzz_parsers
   SOURCES
     ${CMAKE_SOURCE_DIR}/common/rpc/convert.cc
@@ -49,10 +49,10 @@ function(outrider_fuzz source)
   cmake_parse_arguments(ARG "" "" "LIBS" ${ARGN})
   outrider_program(fuzz_${name} SOURCES ${source} LIBS ${ARG_LIBS} outrider::fuzz_driver ${libfuzzer})
   set_target_properties(fuzz_${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/fuzz)
-  # Else the functions that follow nothing could stand for the driver's.
+  # Links the driver's hooks. Otherwise the empty ones could be linked in their place.
   target_link_options(fuzz_${name} PRIVATE -Wl,-u,LLVMFuzzerTestOneInput)
   outrider_follow(fuzz_${name})
-  # What is found goes into the first folder.
+  # libFuzzer adds the inputs that it finds to the first folder.
   set(found ${CMAKE_BINARY_DIR}/found/${name})
   file(MAKE_DIRECTORY ${found})
   add_test(NAME fuzz_${name} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR}
@@ -78,6 +78,6 @@ outrider_fuzz(fuzz/tool_calls.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/verdict.cc LIBS outrider::fuzz_parsers)
 outrider_fuzz(fuzz/vllm_request.cc LIBS outrider::fuzz_parsers)
 
-# The control: its defect has to be found.
+# The control: its defect must be found.
 outrider_fuzz(fuzz/planted_defect.cc)
 set_tests_properties(fuzz_planted_defect PROPERTIES PASS_REGULAR_EXPRESSION "heap-buffer-overflow.*planted_defect.cc")

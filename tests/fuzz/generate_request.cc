@@ -1,4 +1,4 @@
-// A GenerateRequest as it comes from the network, up to what the coordinator works with.
+// Parses a GenerateRequest as it comes from the network, up to the coordinator's own Request.
 #include "common/rpc/parse_message.h"
 #include "coordinator/api/parse_request.h"
 #include "tests/fuzz/target.h"

@@ -1,4 +1,4 @@
-// A GGUF file: every tensor lies in it, and so does the tokenizer in its metadata, which then reads a text.
+// Reads a GGUF file. Its tensors must lie in it. The tokenizer in its metadata then encodes a text.
 #include "common/gguf/gguf_file.h"
 
 #include <fstream>
@@ -15,7 +15,7 @@ void FuzzTarget(std::string_view input) {
   std::ofstream(path, std::ios::binary) << input;
   const absl::StatusOr<GgufFile> file = GgufFile::Open(path);
   if (!file.ok()) return;
-  file->Hash();  // reads all of them
+  file->Hash();  // reads all tensors
   const auto tokenizer = Tokenizer::Load(path);
   if (!tokenizer.ok()) return;
   const auto tokens = (*tokenizer)->Encode("The  <word>\n1234's \u4e2d\xFF aaaaaaaaaaaaaaaaaaaaaaaa!", true);

@@ -1,4 +1,4 @@
-// Bytes of an HTTP connection, as the gateway reads them: the requests do not depend on how the bytes arrive.
+// Parses the bytes of a connection as the gateway does: how they are cut must not change the requests.
 #include "common/net/http_parser.h"
 
 #include <string>
@@ -13,7 +13,7 @@ struct Understood {
   bool head_too_long = false;  // of the request after those in the log
 };
 
-// `piece`: bytes that arrive at a time.
+// `piece`: the number of bytes that arrive at a time.
 Understood Read(std::string_view bytes, size_t piece) {
   static const HttpLimits limits = {.max_head_bytes = 512, .max_url_bytes = 128, .max_body_bytes = 256};
   std::string log;
@@ -52,9 +52,9 @@ Understood Read(std::string_view bytes, size_t piece) {
 void FuzzTarget(std::string_view bytes) {
   Input input(bytes);
   const size_t piece = 1 + input.Byte();
-  // A head that is no HTTP may be refused at once or when it has ended, which is not looked at. A head of
-  // just the longest length is too long for Beast if its end comes by itself; what came before it is the
-  // same.
+  // A head that is not HTTP may be refused at once or at its end; this is not compared. A head of exactly the
+  // longest allowed length is too long for Beast if its end arrives in a piece of its own. The requests
+  // before it must be the same.
   const Understood in_pieces = Read(input.rest(), piece), at_once = Read(input.rest(), bytes.size() + 1);
   Require(in_pieces.log == at_once.log ||
               (in_pieces.head_too_long && at_once.log.starts_with(in_pieces.log)) ||

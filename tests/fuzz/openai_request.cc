@@ -1,4 +1,4 @@
-// The body of a POST to OpenAI's API.
+// Parses the body of a POST to OpenAI's API.
 #include "coordinator/openai/openai_request.h"
 #include "tests/fuzz/target.h"
 

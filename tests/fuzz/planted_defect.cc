@@ -1,5 +1,5 @@
-// The control of all the others: a defect that only a fuzzer that sees comparisons and branches finds in
-// seconds, and that must be found.
+// The control of all the others: a defect that must be found. Only a fuzzer that sees comparisons and
+// branches finds it within seconds.
 #include <cstring>
 #include <vector>
 

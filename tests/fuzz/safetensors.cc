@@ -1,5 +1,5 @@
-// model.safetensors: every tensor that can be read lies in the file, and so does what a packed weight is made
-// of.
+// Reads model.safetensors. Every tensor that can be read lies in the file, and so do the tensors that make up
+// a packed weight.
 #include "common/engine/decoder/safetensors.h"
 
 #include <cmath>
@@ -20,7 +20,7 @@ void FuzzTarget(std::string_view input) {
   std::ofstream(folder.path() + "/model.safetensors", std::ios::binary) << input;
   const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(folder.path());
   if (!tensors.ok()) return;
-  tensors->Hash();  // reads all of them
+  tensors->Hash();  // reads all tensors
   for (const Quantization& format : formats) {
     const absl::StatusOr<TensorView> weight = UnpackedTensors(*tensors, format).Get("m.weight", {8, 16});
     if (!weight.ok() || weight->memory == nullptr) continue;

@@ -1,5 +1,5 @@
-// An item of a coordinator's stream, as a target takes it in: a proposal that is accepted can be judged, and
-// the verdict is one that a coordinator takes.
+// Parses an item of a coordinator's stream as a target does. A proposal that is valid can be judged, and a
+// coordinator can parse the verdict.
 #include <cmath>
 
 #include "common/rpc/convert.h"

@@ -1,4 +1,4 @@
-// A pattern of a tokenizer, and a text: matches are characters of the text, in order.
+// Splits a text by a tokenizer's pattern. Matches have whole characters, and follow each other in the text.
 #include "common/text/regex.h"
 #include "common/text/utf8.h"
 #include "tests/fuzz/target.h"

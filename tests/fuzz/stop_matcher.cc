@@ -1,4 +1,4 @@
-// Stop strings in text: what is found and emitted depends on the text, not on how it was cut into pieces.
+// Finds stop strings in a text. The match and the emitted text do not depend on how the text is cut.
 #include "common/text/stop_matcher.h"
 
 #include "tests/fuzz/target.h"

@@ -1,4 +1,4 @@
-// A fuzz target: one function that libFuzzer feeds with bytes until something is wrong.
+// A fuzz target: a function that libFuzzer calls with bytes until it finds an error.
 #pragma once
 
 #include <algorithm>
@@ -10,29 +10,29 @@
 
 namespace outrider {
 
-// Each file beside this one defines it. Whatever the bytes are it returns, in bounded time and memory.
+// Defined by each target in this folder. Must return whatever the bytes are, in bounded time and memory.
 void FuzzTarget(std::string_view input);
 
-// A property of what the target found out about its input.
+// Aborts and prints the property if it does not hold.
 inline void Require(bool holds, const char* property) {
   if (holds) return;
   std::fprintf(stderr, "fuzz: %s\n", property);
   std::abort();
 }
 
-// Takes the input apart, from its front.
+// Reads the input piece by piece, from its front.
 class Input {
  public:
   explicit Input(std::string_view bytes) : rest_(bytes) {}
 
-  // 0 at the end.
+  // Returns 0 at the end.
   uint8_t Byte() {
     if (rest_.empty()) return 0;
     const auto byte = static_cast<uint8_t>(rest_.front());
     rest_.remove_prefix(1);
     return byte;
   }
-  // Up to the next zero byte, or all that is left.
+  // Returns the text up to the next zero byte, or the rest if there is none.
   std::string Text() {
     std::string text(rest_.substr(0, rest_.find('\0')));
     rest_.remove_prefix(std::min(rest_.size(), text.size() + 1));

@@ -1,4 +1,4 @@
-// tokenizer.json, and a text through what it says.
+// Parses tokenizer.json, and encodes and decodes a text with it.
 #include "common/text/tokenizer.h"
 #include "tests/fuzz/target.h"
 

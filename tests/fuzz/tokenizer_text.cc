@@ -1,4 +1,4 @@
-// Text through a tokenizer, and back.
+// Encodes a text with a tokenizer, and decodes it again.
 #include "common/text/strings.h"
 #include "common/text/tokenizer.h"
 #include "common/text/utf8.h"

@@ -1,4 +1,4 @@
-// An answer in which calls of tools are looked for: a byte for the format, one for where it is cut, and its text.
+// Finds tool calls in an answer. The input is a byte for the format, one for the cut, and the answer.
 #include "coordinator/openai/tool_calls.h"
 
 #include <map>
@@ -8,7 +8,7 @@
 namespace outrider {
 namespace {
 
-// What pieces of an answer have in all.
+// The content and the calls of all pieces of an answer.
 struct Found {
   std::string content;
   std::map<size_t, std::string> calls;

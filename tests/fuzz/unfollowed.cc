@@ -1,5 +1,5 @@
-// What code that libFuzzer can follow calls in a program without libFuzzer, where the sanitizers do not
-// define it.
+// Empty coverage hooks, for programs that link to instrumented code without libFuzzer. They are weak, since
+// the sanitizers may define them.
 
 extern "C" [[gnu::weak]] void __sanitizer_cov_trace_pc() {}
 extern "C" [[gnu::weak]] void __sanitizer_cov_trace_cmpf(float, float) {}

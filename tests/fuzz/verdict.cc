@@ -1,4 +1,4 @@
-// What draft and target answer, as a coordinator takes it in.
+// Parses the answers of draft and target as a coordinator does.
 #include "common/rpc/convert.h"
 #include "outrider/v1/draft.pb.h"
 #include "tests/fuzz/target.h"

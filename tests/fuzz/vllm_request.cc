@@ -1,4 +1,4 @@
-// A request of vLLM's protocol as it comes from the network, up to what our service is asked.
+// Parses a request of vLLM's protocol as it comes from the network, and translates it.
 #include "coordinator/vllm/vllm_request.h"
 
 #include "common/rpc/parse_message.h"

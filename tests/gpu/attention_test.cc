@@ -1,5 +1,5 @@
-// Attention over the paged cache, against the formula in double precision; and the same bits for a row in any
-// company.
+// Attention over the paged cache against the formula in double precision. A row has the same bits whatever
+// other rows are in its batch.
 #include "common/engine/cuda/attention.h"
 
 #include <algorithm>
@@ -21,15 +21,15 @@ using cuda::AttentionSequence;
 using cuda::AttentionShape;
 using cuda::AttentionSize;
 
-// A sequence with queries in its last `rows` slots. Equal seeds: the shorter one is a prefix of the longer.
+// A sequence with queries in its last `rows` slots. Of two with equal seeds, the shorter is a prefix.
 struct Text {
   int rows;
   int length;
   uint64_t seed;
-  // A tree at its end, as in AttentionSequence.
+  // The tree at its end, if any, as in AttentionSequence.
   int tree_begin = 0;
   std::vector<int> parents = {};
-  // Of a chain that is a path of the text with this seed: the slots there, in order. Else empty.
+  // If the chain is a path of the text with this seed: the slots of the path there, in order.
   std::vector<int> path = {};
 
   // The slots that the row attends to, in order.
@@ -60,7 +60,7 @@ Text PathOf(const Text& tree, int row) {
 int Width(const AttentionShape& shape) { return shape.query_heads * shape.head_dim; }
 int KvWidth(const AttentionShape& shape) { return shape.kv_heads * shape.head_dim; }
 
-// [length, width], made up; of a path, what its slots have.
+// Made-up values, [length, width]. A path has the values of its slots.
 Halves MadeUpSlots(const Text& text, uint64_t part, int width) {
   const int slots = text.path.empty() ? text.length : text.path.back() + 1;
   const Halves all = MadeUp(3 * text.seed + part).NormalHalves(slots * width);
@@ -80,8 +80,8 @@ struct Tensors {
   Halves queries, keys, values;
 };
 
-// A batch with its cache on the GPU. The blocks of a sequence are in no order, and hold numbers beyond its
-// end.
+// A batch with its cache on the GPU. The blocks of a sequence are shuffled, and hold numbers beyond its end
+// too.
 class Batch {
  public:
   Batch(const AttentionShape& shape, const std::vector<Text>& texts) : shape_(shape), texts_(texts) {
@@ -115,7 +115,7 @@ class Batch {
     return attention.Add(size, sequences_);
   }
 
-  // By the second of two plans. [rows, query_heads * head_dim]
+  // The output with the second of two plans, [rows, query_heads * head_dim].
   Halves Attend(const AttentionSize& size, int window) const {
     const int64_t query_stride = Width(shape_) + 64;
     const DeviceArray<uint16_t> cache(Cache()), queries(Queries(query_stride));
@@ -186,8 +186,8 @@ class Batch {
     return queries;
   }
 
-  // The error of a head is that of bfloat16, as the root mean square. One position left out of a thousand
-  // would be several times that.
+  // The root mean square error of a head is that of bfloat16. Leaving out one position of a thousand would
+  // cause several times that.
   void ExpectRow(const uint16_t* found, int s, const std::vector<int>& slots, int head, int window) const {
     const Tensors& tensors = tensors_[static_cast<size_t>(s)];
     const int dim = shape_.head_dim, kv_head = head / (shape_.query_heads / shape_.kv_heads);
@@ -244,7 +244,7 @@ std::vector<AttentionShape> Shapes() {
   return shapes;
 }
 
-// Within a window that ends in the row's split, and one that reaches into others.
+// Without a window, with one that is shorter than a split, and with one that is longer.
 constexpr int kWindows[] = {0, 100, 300};
 
 TEST(Attention, OfLongSequencesIsMerged) {
@@ -314,8 +314,8 @@ TEST(Attention, ARowHasTheSameBitsInAnyCompany) {
   }
 }
 
-// Trees that begin in the first split, at the end of it and after it, one whose paths pass a split, and one
-// whose last nodes alone have queries, as where a draft computes a level.
+// Trees that begin in the first split, at its end and after it, one whose paths span a split, and one of
+// which only the last nodes have queries, as when a draft computes a level.
 std::vector<Text> Trees() {
   return {Tree(3, 0, 2, 3, 1),       Tree(24, 5, 24, 24, 2),  Tree(16, 250, 2, 16, 3), Tree(5, 256, 3, 20, 4),
           Tree(300, 200, 1, 300, 5), Tree(20, 700, 4, 20, 6), Tree(4, 255, 1, 4, 7)};
@@ -341,7 +341,7 @@ TEST(Attention, OfTreesIsThatOfTheirPaths) {
   }
 }
 
-// Some nodes of texts[tree] against their paths, all in a batch of their own.
+// Compares some nodes of texts[tree] with their paths, which share a batch of their own.
 void ExpectChains(const AttentionShape& shape, const std::vector<Text>& texts, size_t tree, int window) {
   const int every = std::max(1, texts[tree].rows / 7);
   std::vector<Text> paths;

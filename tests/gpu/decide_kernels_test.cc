@@ -1,5 +1,5 @@
-// The kernels that decide, bit for bit against common/spec. Only logarithms, and sums of them, are the GPU's
-// own.
+// Compares the kernels that decide with common/spec, bit for bit. Only logarithms, and sums of them, are the
+// GPU's own.
 #include "common/engine/cuda/decide_kernels.h"
 
 #include "gpu_testing.h"
@@ -14,10 +14,10 @@ using outrider::testing::kDefaultStream;
 
 constexpr double kLogarithms = 1e-12;
 constexpr int kSizes[] = {1, 2, 17, 256, 257, 1000, 1025, 5003, 32000, 128256};
-// Few rows have a cluster of blocks each, many a block or two.
+// With few rows each has a cluster of blocks, with many a block or two.
 constexpr int kRows[] = {48, 6};
 
-// Each of kSizes with each of the counts.
+// All pairs of one of kSizes and one of the counts.
 std::vector<std::pair<int, int>> SizesAnd(std::span<const int> counts) {
   std::vector<std::pair<int, int>> both;
   for (const int size : kSizes) {
@@ -87,7 +87,7 @@ TEST(DecideKernels, RowsAreShapedAsControlsDo) {
 TEST(DecideKernels, TokensAreProposedAsTheHostDoes) {
   Generator random(2);
   for (const auto& [vocab, row_count] : SizesAnd(kRows)) {
-    if (vocab == 1) continue;  // from which nothing is truncated
+    if (vocab == 1) continue;  // nothing can be truncated
     for (const int step : {0, 3}) {
       Rows logits;
       std::vector<ShapeParams> params;
@@ -109,7 +109,7 @@ TEST(DecideKernels, TokensAreProposedAsTheHostDoes) {
         expected.push_back(
             DraftOnTheHost(row, rule, top_n, key, round_start + static_cast<uint64_t>(step), round_start));
       }
-      inputs[5].steps = step;  // done
+      inputs[5].steps = step;  // its proposal is done
       const Shaped shaped = Shape(logits, params);
       const DeviceArray<ProposeInput> wanted(inputs);
       const DeviceArray<ProposeOutput> outputs(
@@ -188,7 +188,7 @@ TEST(DecideKernels, DraftsAreJudgedAsTheHostDoes) {
     const std::vector<VerifyOutput> found = outputs.Read();
     for (size_t s = 0; s < cases.size(); ++s) {
       if (batch.inputs[s].active == 0) {
-        EXPECT_EQ(found[s].finite, 0);  // as it was
+        EXPECT_EQ(found[s].finite, 0);  // unchanged
         continue;
       }
       const absl::StatusOr<Verdict> expected = OnTheHost(cases[s]);

@@ -11,7 +11,7 @@
 
 namespace outrider::testing {
 
-// Its host decides, from the same logits.
+// A model for which the host decides, from the same logits.
 class HostDecides final : public ChangedModel {
  public:
   explicit HostDecides(std::unique_ptr<Model> model)
@@ -19,7 +19,7 @@ class HostDecides final : public ChangedModel {
   bool CanRun(const DeviceTask& /*task*/) const override { return false; }
 };
 
-// Makes models on the GPU, or on the one that is emulated.
+// Makes models on the GPU, or on the emulated one.
 class Gpu final : public Backend {
  public:
   explicit Gpu(bool decides = true) : decides_(decides) {}
@@ -38,7 +38,7 @@ class Gpu final : public Backend {
   const bool decides_;
 };
 
-// The one of the random models whose sizes the kernels have.
+// Options for the random model whose sizes the kernels support.
 inline RunnerOptions OnGpu(RunnerOptions options, const char* dtype) {
   options.model_dir = DataDir("gqa4-llama3-rope");
   options.device = "cuda:0";

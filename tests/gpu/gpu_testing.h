@@ -14,7 +14,7 @@ namespace outrider::testing {
 
 inline constexpr cudaStream_t kDefaultStream = nullptr;
 
-// Fails the test if CUDA did. An error of a kernel shows in the next call that waits for it.
+// Fails the test if a CUDA call failed. An error of a kernel shows in the next call that waits for it.
 inline void Expect(cudaError_t error) { EXPECT_EQ(error, cudaSuccess) << cudaGetErrorString(error); }
 
 // Owns `size` elements on the GPU, a copy of the host's or uninitialised. Memory that runs out ends the
@@ -31,7 +31,7 @@ class DeviceArray {
 
   T* data() const { return memory_.as<T>(); }
   std::vector<T> Read() const { return Read(size_); }
-  // The first elements.
+  // Reads the first `count` elements.
   std::vector<T> Read(size_t count) const {
     std::vector<T> values(count);
     Expect(cudaMemcpy(values.data(), data(), count * sizeof(T), cudaMemcpyDeviceToHost));

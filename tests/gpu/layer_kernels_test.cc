@@ -1,4 +1,4 @@
-// The kernels of a layer, against the formulas that their source is tested with on the host.
+// Compares the kernels of a layer with the formulas that test their source on the host.
 #include "common/engine/cuda/layer_kernels.h"
 
 #include "gpu_testing.h"

@@ -1,4 +1,4 @@
-// Tests that need a GPU. Where none can be used they say so in one line and end well.
+// Tests that need a GPU. Without a usable GPU, the program says so in one line and exits with 0.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 

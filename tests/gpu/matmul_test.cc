@@ -1,5 +1,5 @@
-// Matrix products with every shape of weights of Llama 3.2 1B and 3B: right, and the same bits for a row in
-// any company.
+// Matrix products with every shape of weights of Llama 3.2 1B and 3B are right, and a row has the same bits
+// whatever other rows are in its batch.
 #include "common/engine/cuda/matmul.h"
 
 #include <cmath>
@@ -23,15 +23,15 @@ struct WeightShape {
   int n, k;
 };
 
-// hidden_size 2048, 32 + 2 * 8 heads of 64, intermediate_size 8192, vocab_size 128256; 3072, 24 + 2 * 8 heads
-// of 128, 8192, 128256.
+// 1B: hidden_size 2048, 32 + 2 * 8 heads of 64, intermediate_size 8192, vocab_size 128256.
+// 3B: 3072, 24 + 2 * 8 heads of 128, 8192, 128256.
 constexpr WeightShape kShapes[] = {{"1B qkv", 3072, 2048},       {"1B o_proj", 2048, 2048},
                                    {"1B gate_up", 16384, 2048},  {"1B down_proj", 2048, 8192},
                                    {"1B head", 128256, 2048},    {"3B qkv", 5120, 3072},
                                    {"3B o_proj", 3072, 3072},    {"3B gate_up", 16384, 3072},
                                    {"3B down_proj", 3072, 8192}, {"3B head", 128256, 3072}};
 
-// All up to 64, then some.
+// All counts up to 64, then some larger ones.
 std::vector<int> RowCounts() {
   std::vector<int> counts(64);
   std::iota(counts.begin(), counts.end(), 1);
@@ -60,7 +60,7 @@ class Elements {
     const size_t bytes = size * OperandBytes(operand);
     size_t filled = std::min(bytes, period.size());
     Expect(cudaMemcpy(on_gpu_.data(), period.data(), filled, cudaMemcpyHostToDevice));
-    while (filled < bytes) {  // whole periods, so that what follows them continues
+    while (filled < bytes) {  // whole periods, so that the next copy continues them
       const size_t more = std::min(filled, bytes - filled);
       Expect(cudaMemcpy(on_gpu_.data() + filled, on_gpu_.data(), more, cudaMemcpyDeviceToDevice));
       filled += more;
@@ -85,12 +85,12 @@ class TestMatmul {
       : shape_(shape),
         matmul_(Matmul::Create(operand, /*choices_file=*/"", kDefaultStream).value()),
         plan_(matmul_->Plan(shape.n, shape.k).value()),
-        // The last row's product reads as far as rows are padded.
+        // A product of the last row reads as far as rows are padded.
         x_(operand, 1, Size(kMaxRows + cuda::kRowTile, shape.k)),
         w_(operand, 2, Size(shape.n, shape.k)),
         y_(Size(kMaxRows, shape.n)) {}
 
-  // Rows first, first + 1, ... of x. Valid until the next call.
+  // The product of rows first, first + 1, ... of x. Valid until the next call.
   const float* Run(int first, int rows) {
     const absl::Status status = matmul_->Run(plan_, x_.At(Size(first, shape_.k)), w_.At(0), y_.data(), rows);
     EXPECT_TRUE(status.ok()) << status;
@@ -104,7 +104,7 @@ class TestMatmul {
       sum += product;
       magnitude += std::abs(product);
     }
-    // Tensor cores keep fewer bits of sums of fp8.
+    // Tensor cores keep fewer bits of fp8 sums.
     EXPECT_NEAR(y[Size(row, shape_.n) + column], sum, magnitude * 0x1p-10)
         << "row " << row << ", column " << column;
   }

@@ -1,5 +1,5 @@
-// Whole models on the GPU: against the CPU, alone and in batches, and what it decides against what the host
-// decides from its logits.
+// Whole models on the GPU: against the CPU, alone and in batches; and the GPU's decisions against the host's,
+// which come from the same logits.
 #include <filesystem>
 #include <fstream>
 #include <tuple>
@@ -47,7 +47,7 @@ TEST(CudaModel, IsWhatThePluginMakes) {
   EXPECT_EQ(AllLogits(**plugin, tokens), AllLogits(*linked, tokens));
 }
 
-// Common steps at load, any other when it comes for the second time. That one and the third are graphs.
+// Common steps are captured at load, others when they come again. So the second and third runs use a graph.
 TEST(CudaModel, CapturesItsSteps) {
   const auto runner = Runner::Load(OnGpu(Options(""), "bfloat16"), Gpu(/*decides=*/true)).value();
   const GraphCaptures at_first = runner->graph_captures();
@@ -65,8 +65,8 @@ TEST(CudaModel, CapturesItsSteps) {
   }
 }
 
-// By the definition of Model::weight_bytes. The head of a tied model is the embedding in bfloat16, and a copy
-// in fp8.
+// The bytes follow from the definition of Model::weight_bytes. The head of a tied model is the embedding in
+// bfloat16, and a copy of it in fp8.
 TEST(CudaModel, ItsWeightBytesAreWhatAStepReads) {
   DecoderConfig spec = {.vocab_size = 256,
                         .hidden_size = 64,
@@ -101,8 +101,8 @@ TEST(CudaModel, RefusesHeadsAndNamesTheEngineThatTakesThem) {
       absl::InvalidArgumentError("--heads medusa: needs --device cpu or --engine torch, in one process"));
 }
 
-// A prompt in one piece, in chunks of few rows and of many, which have algorithms of their own, and token by
-// token.
+// A prompt in one piece, token by token, and in chunks of few rows and of many, which have algorithms of
+// their own.
 TEST(CudaModel, LogitsAreTheSameInAnyChunks) {
   for (const char* dtype : {"bfloat16", "fp8"}) {
     const auto runner = Runner::Load(OnGpu(Options(""), dtype), Gpu(/*decides=*/true)).value();
@@ -153,7 +153,7 @@ INSTANTIATE_TEST_SUITE_P(Settings, CudaDecisions,
                            return absl::StrCat(std::get<0>(info.param), "_", std::get<1>(info.param).name);
                          });
 
-// Of most tokens: more than a draft sends of q.
+// The head has most tokens: more than a draft sends of q.
 TEST(CudaModel, ACutHeadProposesAsItsHostWould) {
   constexpr int kListed = 192;
   const TemporaryFolder folder;

@@ -22,7 +22,7 @@ class StepGraphsTest : public ::testing::Test {
     Expect(cudaStreamDestroy(stream_));
   }
 
-  // Runs a step of a shape of its own. Returns whether that took a graph.
+  // Runs a step whose shape has this number. Returns whether that took a graph.
   bool Run(int number, Capture capture = Capture::kOnSecondSight) {
     cuda::GraphShape shape;
     shape.step.rows = number;
@@ -83,7 +83,7 @@ TEST_F(StepGraphsTest, ShapesThatComeOnceTakeNoGraphsPlace) {
   EXPECT_TRUE(Run(2, Capture::kNever));
 }
 
-// A capture that fails takes time, and so would all others.
+// A capture that fails takes time, and further ones would too.
 TEST_F(StepGraphsTest, AfterAFailureNoneIsCapturedAndTheOthersStayInUse) {
   EXPECT_TRUE(Run(1, Capture::kAtOnce));
   capture_fails_ = absl::ResourceExhaustedError("no memory for it");

@@ -7,7 +7,7 @@
 namespace outrider::testing {
 namespace {
 
-// Before a split, up to its end, so that only some of the nodes lie in it, and after it.
+// Trees begin in a split, near its end, so that only some of the nodes lie in it, and after it.
 constexpr int kPrompts[] = {21, 251, 300};
 
 class CudaTrees : public ::testing::TestWithParam<const char*> {
@@ -39,7 +39,7 @@ TEST_P(CudaTrees, NodesHaveTheBitsOfTheirPathsAsChains) {
   }
 }
 
-// Beside another tree, a chain and a prompt, in one step; and beside a draft that the device judges.
+// In one step with another tree, a chain, and a sequence for which the device decides.
 TEST_P(CudaTrees, BesideOthersTheBitsAreTheSame) {
   const auto runner = Load(16);
   const int vocab = runner->config().decoder.vocab_size;

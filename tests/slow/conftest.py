@@ -19,5 +19,5 @@ def goldens() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def paths(goldens: dict[str, Any]) -> dict[tuple[int, ...], float]:
-    """Every continuation of a few tokens under top_k."""
+    """The probability of every continuation of a few tokens under top_k."""
     return {tuple(path["tokens"]): path["p"] for path in goldens["top_k_paths"]}

@@ -1,8 +1,8 @@
-"""Texts of the real processes against the target's exact distribution, by chi-square; and the men in the middle of
-the negative controls.
+"""Compares texts of the real processes with the target's exact distribution by chi-square. Has the men in the middle
+of the negative controls.
 
-The exact distributions are transformers' (scripts/goldens/generation.py), and the service's scores of prompts,
-which are compared with them.
+The exact distributions come from transformers (scripts/goldens/generation.py), and from the service's scores of
+prompts, which are compared with those.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def next_tokens(c: Cluster, ids: list[int], top_k: int) -> dict[int, float]:
 
 
 def law_after(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
-    """The exact distribution of the `depth` tokens after these under top_k."""
+    """The exact distribution of the `depth` tokens after `ids` under top_k."""
     law: Cells = {(): 1.0}
     for _ in range(depth):
         law = {(*path, token): p * q for path, p in law.items()
@@ -71,7 +71,7 @@ def law_after(c: Cluster, ids: list[int], top_k: int, depth: int) -> Cells:
 
 
 def prompt_ids(c: Cluster, prompt: str) -> list[int]:
-    """Without BOS."""
+    """The ids of a prompt's tokens, without BOS."""
     wanted = request(prompt, max_tokens=1, k=0)
     wanted.logprobs.prompt = 0
     return [position.token.id for position in c.score(wanted)]
@@ -91,21 +91,21 @@ def first_of(law: Cells, length: int) -> Cells:
 
 
 def assert_law(seen: list[tuple[int, ...]], law: Cells, lengths: Iterable[int] = (1, 2, 3), level: float = ACCEPTABLE) -> None:
-    """Fails unless the first one, two, .. tokens of these texts may have this law."""
+    """Fails if the first one, two, .. tokens of these texts do not follow this law."""
     for length in lengths:
         p = p_value(Counter(path[:length] for path in seen), first_of(law, length))
         assert p > level, f"the first {length} tokens: p = {p}"
 
 
 def canary(c: Cluster) -> Any:
-    """How many tokens were accepted so far, how many were expected to be, and the variance of that."""
+    """The number of tokens accepted so far, its expectation, and its variance."""
     metrics = c.coordinator.metrics()
     return np.array([metrics.value(f"outrider_spec_decode_{name}_total") for name in (
         "observed_accepted_tokens", "expected_accepted_tokens", "expected_accepted_tokens_variance")])
 
 
 def deviations(c: Cluster, before: Any = 0.0) -> float:
-    """How many standard deviations the acceptance canary is from 1, since it was `before`."""
+    """How many standard deviations acceptance since `before` is from its expectation."""
     accepted, expected, variance = canary(c) - before
     return abs(accepted - expected) / variance ** 0.5
 
@@ -120,7 +120,7 @@ def flatten(nodes: Iterable[sequence_pb2.DraftNode]) -> None:
 
 def with_lies(answers: Any, nodes_of: Callable[[Any], Iterable[sequence_pb2.DraftNode]],
               context: grpc.ServicerContext) -> Iterator[Any]:
-    """The responses of a stream, the q of whose results' nodes are flattened."""
+    """The responses of a stream, with the q of each node flattened."""
     context.add_callback(answers.cancel)
     with contextlib.suppress(grpc.RpcError):
         for response in answers:

@@ -80,7 +80,7 @@ struct Setting {
   double disagreement = 0.5;
   int samples = 200000;
   int emitted = 2;  // tokens whose joint law is tested
-  // Mistakes.
+  // The mistakes of the negative controls.
   bool sampled_from_another_q = false;
   bool residual_skipped = false;
   bool same_noise_everywhere = false;

@@ -1,4 +1,4 @@
-"""`outrider compare`: every drafter gives the target's texts, and one that lies about its q is found out."""
+"""`outrider compare`: every drafter gives the target's texts, and one that lies about its q is named."""
 
 import re
 import subprocess
@@ -27,5 +27,5 @@ def test_a_drafter_that_lies_is_named() -> None:
     with cluster(target=PRECISE, through=liar) as c:
         status, rows = compare("--address", c.coordinator.address, "--samples", "600", "--max-tokens", "8")
     assert status == 1
-    assert [name for name, (*_, differs) in rows.items() if differs] == ["model", "auto"]  # which drafts with the model too
+    assert [name for name, (*_, differs) in rows.items() if differs] == ["model", "auto"]  # auto drafts with the model too
     assert all(equal == of == "4" for equal, of, *_ in rows.values()), "a lie about q changes no greedy token"

@@ -1,8 +1,8 @@
 """The second law: tokens sampled through three processes have the target's distribution.
 
-Exact enumeration proves the rules (tests/unit/spec_exactness_test.cc). Here it is each form of q on the wire, as a chain and as a
-tree, that has to arrive as it was drawn from. The negative control is a man in the middle that sends the target another q than
-the draft sampled from: the same test must then fail. What the target proposes itself has test_proposals_law.py.
+Exact enumeration proves the rules (tests/unit/spec_exactness_test.cc). These tests show that each form of
+q, in chains and in trees, arrives as it was sampled from. The negative control is a man in the middle that sends another q than
+the draft sampled from: the same test must then fail. test_proposals_law.py tests the target's own proposals.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from law import (ACCEPTABLE, BOS, DAMNING, LIES, SAMPLES, Cells, assert_law, can
                  sample, with_lies)
 
 VOCABULARY = 4096
-REST = (-1,)  # the cell of all others
+REST = (-1,)  # the cell of all other pairs
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def pairs(goldens: dict[str, Any]) -> Cells:
     return cells | {REST: 1 - sum(cells.values())}
 
 
-# What a drafted token says of its q, and a request for it.
+# The form of q that drafted tokens have, and the options of a request that lead to it.
 FORMS: dict[str, tuple[str | None, dict[str, Any]]] = {
     "sparse": ("sparse", {}), "dense": ("dense", {"draft_top_n": VOCABULARY}),
     "point mass": ("point_mass", {"draft_temperature": 0.0}), "absent": (None, {"rule": "coupled"})}
@@ -108,7 +108,7 @@ def test_sampled_tokens_have_the_targets_distribution(form: str, shape: str, c: 
 
 # ---- under a grammar
 
-LETTERS, LONG = "aeht", 3  # of which the vocabulary has 18 tokens, so that a text has many spellings
+LETTERS, LONG = "aeht", 3  # the vocabulary has 18 tokens of these letters, so a text has many spellings
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def spellings() -> dict[int, str]:
 
 @pytest.fixture(scope="module")
 def masked(c: Cluster, goldens: dict[str, Any], spellings: dict[int, str]) -> Cells:
-    """The law where each token is drawn among those that may follow, which are named to the service by their ids."""
+    """The law if each token is drawn from those that may follow, which requests list as allowed ids."""
     def after(path: tuple[int, ...], room: int) -> Cells:
         if room == 0:
             return {path: 1.0}
@@ -168,7 +168,7 @@ def test_tokens_that_are_coupled_with_what_was_drafted_ahead_have_it_too(rule: s
         answers = [c.generate(goldens["prompt"], k=1, top_k=5, rule=rule, schedule="run_ahead", temperature=1.0,
                               max_tokens=6, ignore_eos=True) for _ in range(SAMPLES)]
         assert_law([tuple(answer.tokens) for answer in answers], law)
-        # Where others use the processors too, running ahead seldom pays, and is seldom done.
+        # On a busy machine running ahead seldom pays, so it is seldom done.
         assert sum(answer.speculation.ahead_hits for answer in answers) > SAMPLES // 50, "nothing was drafted ahead"
         if rule == "token":
             assert deviations(c) < 5
@@ -190,7 +190,7 @@ def test_so_they_have_on_libtorch(rule: str, goldens: dict[str, Any]) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize("rule", ["token", "block"])
 def test_so_they_have_where_drafts_end_early(rule: str, goldens: dict[str, Any]) -> None:
-    # One after another and without a seed, since otherwise K is chosen for all, or fixed. So runs differ.
+    # One answer at a time, since K would be chosen for all, and without a seed, which would fix K. So runs differ.
     with cluster(target=PRECISE) as c:
         law = law_of(c, goldens["prompt"], 5, 3)
         answers = [c.generate(goldens["prompt"], temperature=1.0, top_k=5, max_tokens=14, ignore_eos=True, rule=rule)

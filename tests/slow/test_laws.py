@@ -17,7 +17,7 @@ import pytest
 from harness import DRAFT_MODEL, DTYPES, FULL, Cluster, cluster, corpus_prompts, full
 from heads import FLAGS, PROPOSERS
 
-# bench/gpu/run --dry tries the harness with a few.
+# bench/gpu/run --dry tries the harness with a few prompts.
 PROMPTS, TOKENS = int(os.environ.get("OUTRIDER_TEST_PROMPTS", "40")), 20
 KS = [0, 1, 2, 4, 8]
 RULES = ["token", "block", "coupled"]
@@ -25,18 +25,18 @@ DRAFTERS = ["model", "ngram", "copy", "auto", *PROPOSERS]
 SCHEDULES = ["lockstep", "run_ahead", "auto"]
 TREES = ["none", "2x2x1", "chains:3", "budget:8", "auto"]
 AT_ONCE = 16
-# Of mixed batches, which prompts a configuration gets.
+# In mixed batches, each configuration gets one prompt in STRIDE.
 STRIDE = 4 if FULL else 16
 
 Call = tuple[str, dict[str, Any]]
 
 
 def tree_of(number: int, drafter: str, rule: str) -> str:
-    """Where there can be one."""
+    """A tree, or "none" where the drafter or the rule takes no tree."""
     return TREES[number % len(TREES)] if drafter in ("model", *PROPOSERS) and rule != "block" else "none"
 
 
-# The dtype is the engine's, whose own tests have all of them.
+# Only the engine depends on the dtype, and its own tests cover all dtypes.
 in_one = pytest.mark.parametrize("everything", [DTYPES[0], full(DTYPES[1])], indirect=True)
 in_both = pytest.mark.parametrize("everything", DTYPES, indirect=True)
 
@@ -56,7 +56,7 @@ def prompts() -> list[str]:
 
 @pytest.fixture(scope="module")
 def plain(everything: Cluster, prompts: list[str]) -> list[list[int]]:
-    """The answers one at a time, without a draft."""
+    """The answers without a draft, one at a time."""
     return [everything.generate(prompt, k=0, temperature=0, max_tokens=TOKENS, ignore_eos=True).tokens
             for prompt in prompts]
 
@@ -94,7 +94,7 @@ def sampled_calls(prompts: list[str], count: int, drafters: Sequence[str] = ("mo
     ways = itertools.cycle(itertools.product(drafters, RULES, [1, 3, 5, 0]))
     return [(prompts[i % len(prompts)],
              {"drafter": drafter, "rule": rule, "k": k, "schedule": SCHEDULES[i % 3],
-              "tree": tree_of(i // 2, drafter, rule).replace("auto", "none"),  # it depends on times
+              "tree": tree_of(i // 2, drafter, rule).replace("auto", "none"),  # "auto" depends on times
               "temperature": [0.7, 1.0, 1.3][i % 3], "top_k": [0, 20][i % 2],
               "seed": 1000 + i, "max_tokens": 16 + i % 9, "ignore_eos": True})
             for i, (drafter, rule, k) in zip(range(count), ways)]
@@ -114,7 +114,7 @@ def test_and_after_its_cache_was_lost(everything: Cluster, prompts: list[str]) -
     calls = sampled_calls(prompts, 32)
     alone = [everything.generate(prompt, **options).tokens for prompt, options in calls]
     dtype = next(e["dtype"] for e in everything.target.events("serving"))
-    # Blocks for a few of them: the others are preempted and sent again, over and over.
+    # There are blocks for a few sequences: the others are preempted and sent again, over and over.
     flags = ("--dtype", dtype, "--threads", "2")
     with cluster(target=(*flags, "--kv-blocks", "40"), draft=flags, coordinator=["--draft-budget", "60"]) as c:
         together = c.generate_all(calls, 16)

@@ -1,4 +1,4 @@
-"""The second law for what the target proposes itself: chains, trees and blocks of every proposer.
+"""The second law for the target's own proposals: chains, trees and the block rule, with every proposer.
 
 The negative control is a man in the middle that sends the coordinator another q than the target sampled from.
 """
@@ -17,7 +17,7 @@ from law import DAMNING, LIES, SAMPLES, Cells, assert_law, deviations, law_of, p
 
 
 WAYS: dict[str, dict[str, Any]] = {"chain": {"k": 3}, "tree": {"tree": "2x2x1"}, "block": {"k": 3, "rule": "block"}}
-# tests/unit/proposals_law_test.cc has all proposers. One of them shows that their q arrives.
+# tests/unit/proposals_law_test.cc covers all proposers. Here one of them shows that q arrives.
 CASES = [(p, w) if (p, w) in {("eagle", "chain"), ("eagle", "tree")} else full(p, w) for p in PROPOSERS for w in WAYS]
 
 

@@ -1,4 +1,4 @@
-"""The second law on SmolLM2, a published model: texts of two tokens against the exact law. The first is in tests/system/test_gguf.py."""
+"""The second law on SmolLM2, a published model: texts of two tokens against the exact law. tests/system/test_gguf.py has the first."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""Load, disturbances and what must hold after them (bench/soak.py), and that a break is noticed."""
+"""Load, disturbances and what must hold after them (bench/soak.py). A wrong answer is noticed."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Certificates made by openssl for a test, and its token."""
+"""Certificates that openssl makes for tests, and a bearer token."""
 
 import shutil
 import subprocess
@@ -55,7 +55,7 @@ class Authority:
 
 
 def install(identity: tuple[Path, Path], places: tuple[Path, Path]) -> None:
-    """Puts certificate and key where a server reads them, each at once."""
+    """Replaces the certificate and the key that a server reads, each atomically."""
     for source, place in zip(identity, places, strict=True):
         fresh = place.with_suffix(".new")
         shutil.copy(source, fresh)

@@ -1,4 +1,4 @@
-"""One shared cluster for the tests that do not disturb it, what tests of TLS need, and logs for tests that fail."""
+"""Fixtures: a cluster for tests that do not disturb it, single servers, and certificates for TLS. Logs for tests that fail."""
 
 from collections.abc import Iterator
 from pathlib import Path

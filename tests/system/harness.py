@@ -3,7 +3,7 @@
   with cluster() as c:
       assert c.generate("Once upon", k=4, temperature=0).tokens == c.generate("Once upon", k=0, temperature=0).tokens
 
-Cases marked `full` run with OUTRIDER_TEST_FULL alone (make test LAYER=full): they prove again what another one proves.
+Cases marked `full` run only with OUTRIDER_TEST_FULL (make test LAYER=full): each proves again what another case proves.
 Binaries come from OUTRIDER_BIN, the pair from OUTRIDER_TARGET_MODEL and OUTRIDER_DRAFT_MODEL (default: models/), and
 both models compute on OUTRIDER_DEVICE (default: cpu).
 """
@@ -42,11 +42,11 @@ TARGET_MODEL = Path(os.environ.get("OUTRIDER_TARGET_MODEL", ROOT / "models" / "t
 DRAFT_MODEL = Path(os.environ.get("OUTRIDER_DRAFT_MODEL", ROOT / "models" / "tiny-draft"))
 DEVICE = os.environ.get("OUTRIDER_DEVICE", "cpu")
 DTYPES = ["float32", "bfloat16"] if DEVICE == "cpu" else ["bfloat16", "fp8"]
-# What models compute in unless a test says so. It takes the least of every CPU, but answers are not those of transformers.
+# The default dtype of models. It costs the least on every CPU, but its answers differ from those of transformers.
 DTYPE = "int8" if DEVICE == "cpu" else DTYPES[0]
 PRECISE = ("--dtype", DTYPES[0])
 FULL = "OUTRIDER_TEST_FULL" in os.environ
-PART, PARTS = (int(number) for number in os.environ.get("OUTRIDER_TEST_PART", "1/1").split("/"))  # of the tests of a file, which run
+PART, PARTS = (int(number) for number in os.environ.get("OUTRIDER_TEST_PART", "1/1").split("/"))  # which part of a file's tests runs
 
 # Only a guard against hanging: nothing here measures time.
 PATIENCE = 120.0
@@ -61,7 +61,7 @@ DRAFTERS = {"": 0} | {name.removeprefix("DRAFTER_KIND_").lower(): number
                       for name, number in inference_pb2.DrafterKind.items() if number}
 LENGTH, STOP = inference_pb2.FINISH_REASON_LENGTH, inference_pb2.FINISH_REASON_STOP
 
-# Options of a channel whose buffers stay small, so that an answer that is not read stands still soon.
+# Options of a channel whose buffers stay small, so that an answer that nobody reads soon stops.
 UNPROBED = [("grpc.use_local_subchannel_pool", 1), ("grpc.http2.bdp_probe", 0)]
 
 
@@ -176,7 +176,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def full(*values: Any) -> Any:
-    """A case of parametrize() that is marked."""
+    """A case for parametrize() that is marked `full`."""
     return pytest.param(*values, marks=pytest.mark.full)
 
 
@@ -185,7 +185,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Itera
     """Shows the last output of the processes when a test fails. Imported by the conftest.py of each folder."""
     report = (yield).get_result()
     if report.failed and _processes:
-        # The processes that ended unexpectedly, and the most recent one.
+        # The processes that ended unexpectedly, and the four most recent ones.
         shown = [p for p in _processes if p.popen.poll() not in (None, 0, -signal.SIGKILL)] + _processes[-4:]
         report.sections.append(("logs of the services", "\n".join(p.tail() for p in dict.fromkeys(shown))))
 
@@ -218,8 +218,8 @@ class Metrics(dict[tuple[str, frozenset[tuple[str, str]]], float]):
         return sample if sample in self.types else re.sub(r"_(bucket|sum|count)$", "", sample)
 
     def value(self, name: str, **labels: str) -> float:
-        """The sum over all samples of that name with these labels. The name and the labels' names must exist; samples
-        with these values may be yet to come."""
+        """The sum over all samples of that name with these labels. The name and the labels' names must exist;
+        samples with these values need not exist yet."""
         known = {label for sample, its in self for label, _ in its if sample == name}
         assert self.family(name) in self.types, f"there is no metric {name}"
         assert labels.keys() <= known, f"{name} has the labels {known}"
@@ -236,8 +236,8 @@ _reserved: list[socket.socket] = []
 
 
 def reserve_address() -> str:
-    """An address that only servers of these tests get: its port stays bound here, also while no server has it, so that
-    the kernel gives it to no outgoing connection. A server may bind it nevertheless, since both reuse addresses."""
+    """An address for servers of these tests only. Its port stays bound here even while no server has it, so the kernel
+    gives it to no outgoing connection. A server can bind it nevertheless, since both reuse addresses."""
     reserved = socket.socket()
     reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     reserved.bind(("127.0.0.1", 0))
@@ -246,7 +246,7 @@ def reserve_address() -> str:
 
 
 class Server(Process):
-    """One of the three services, running. Another one can take its place at the same address."""
+    """One of the three services, running. Another process can take its place at the same address."""
 
     def __init__(self, program: str, *args: str, listen: str = "", limits: Sequence[str] = ()) -> None:
         super().__init__(program, "--listen", listen or reserve_address(), "--metrics-listen", "127.0.0.1:0",
@@ -287,7 +287,7 @@ def with_defaults(defaults: dict[str, str], args: Sequence[str]) -> list[str]:
 
 def _start_model(program: str, model: Path, args: Sequence[str], listen: str) -> Server:
     dtype = DTYPES[0] if {"torch", "--engine=torch"} & {*args} else DTYPE  # libtorch has no int8
-    # No lease ends within a test that does not ask for it: what is free at its end was released.
+    # No lease ends during a test unless the test asks for it, so blocks that are free at the end were released.
     defaults = {"--model": str(model), "--device": DEVICE, "--dtype": dtype, "--threads": "1", "--lease": "1000"}
     return Server(program, *with_defaults(defaults, args), listen=listen)
 
@@ -349,7 +349,7 @@ def request(prompt: Prompt, *, k: int | None = None, max_tokens: int | None = No
 
 @dataclasses.dataclass
 class Answer:
-    """A complete answer, whose positions were checked as it arrived."""
+    """An answer; the positions of its chunks are checked as they arrive."""
     tokens: list[int] = dataclasses.field(default_factory=list)
     kinds: list[str] = dataclasses.field(default_factory=list)
     text: str = ""
@@ -396,12 +396,12 @@ class Cluster:
     _flags: tuple[tuple[str, ...], tuple[str, ...]]
 
     def kill(self, server: Server) -> None:
-        """SIGKILL."""
+        """Ends a server by SIGKILL."""
         server.kill()
         self.forget(server)
 
     def forget(self, server: Server) -> None:
-        """Of a server that has ended: nobody ends it in order any more."""
+        """Forgets a server that has ended, so that nothing terminates it later."""
         self._servers.remove(server)
 
     def restart_target(self) -> None:
@@ -409,7 +409,7 @@ class Cluster:
         self._servers.append(self.target)
 
     def restart_coordinator(self) -> None:
-        """Where the one before was. Channels of clients connect to it again by themselves."""
+        """Starts a coordinator at the address of the previous one. Clients' channels reconnect by themselves."""
         self.coordinator = Server(self.coordinator.program, *self.coordinator.flags, listen=self.coordinator.address)
         self._servers.append(self.coordinator)
 
@@ -418,7 +418,7 @@ class Cluster:
         self._servers.append(self.draft)
 
     def lost_target_during(self, number: int) -> bool:
-        """Whether the target went before the request of this number, from 1, had ended."""
+        """Whether the target was lost before request `number`, counted from 1, had ended."""
         def ends() -> list[str]:
             events = [json.loads(line) for line in list(self.coordinator.lines) if line.startswith("{")]
             return [e["event"] for e in events
@@ -437,7 +437,7 @@ class Cluster:
         return answer.check()
 
     def score(self, wanted: inference_pb2.GenerateRequest) -> list[sequence_pb2.PositionLogprobs]:
-        """What the chunks of an answer say of the prompt."""
+        """The log-probabilities of the prompt, from all chunks of an answer."""
         return [position for chunk in self.stub.Generate(wanted, timeout=PATIENCE) for position in chunk.prompt_logprobs]
 
     def generate_samples(self, prompt: Prompt, n: int, **options: Any) -> list[Answer]:
@@ -472,7 +472,7 @@ class Cluster:
 def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coordinator: Sequence[str] = (),
             through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None,
             target_through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
-    """Runs the three processes. `target`, `draft` and `coordinator` are extra flags; draft None leaves it out.
+    """Runs the three processes. `target`, `draft` and `coordinator` are extra flags; with None there is no draft.
 
     `through` is a proxy between coordinator and draft: it gets the draft's address and yields its own. `target_through`
     is one between coordinator and target.
@@ -607,7 +607,7 @@ class RemoteSequence:
 
     def update(self, round: int, tokens: Sequence[int], base: int = 0, *, hash: int | None = None,
                params: bool = True) -> sequence_pb2.SequenceUpdate:
-        """Makes an update; `tokens` are all committed ones."""
+        """Makes an update; `tokens` are all committed tokens."""
         return sequence_pb2.SequenceUpdate(
             sequence_id=self.id, round=round, base=base, tokens=tokens[base:], params_hash=7,
             prefix_hash=prefix_hash(tokens[:base]) if hash is None else hash, params=self.params if params else None)

@@ -1,4 +1,4 @@
-"""What the shipped target proposes with."""
+"""The heads with which the shipped target makes its own proposals."""
 
 import json
 
@@ -6,9 +6,9 @@ from harness import DEVICE, ROOT
 
 SHIPPED = {json.loads(path.read_text())["proposer"]: path.parent
            for path in sorted((ROOT / "models" / "tiny-heads").glob("*/config.json"))}
-# What a target has: all of them on the CPU, none on a GPU, whose native engine has no heads.
+# The proposers of a target: all on the CPU, none on a GPU, whose native engine has no heads.
 PROPOSERS = sorted(SHIPPED) if DEVICE == "cpu" else []
-# Of a target that has all of them.
+# Flags of a target with all of them.
 FLAGS = [part for name in PROPOSERS for part in ("--heads", str(SHIPPED[name]))]
-# Of one that does without a draft, and so has its processor too.
+# Flags of such a target without a draft service, whose processor it uses too.
 ALONE = [*FLAGS, "--threads", "2"]

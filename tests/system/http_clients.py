@@ -19,7 +19,7 @@ from harness import PATIENCE, ROOT, TARGET_MODEL, Cluster
 MODEL = TARGET_MODEL.name
 
 TALK = [{"role": "system", "content": "You tell stories."}, {"role": "user", "content": "Once upon a time"}]
-# The prompt that the template "alternating" renders.
+# TALK as the template "alternating" renders it.
 TALK_WRITTEN = "<|begin_of_text|>[INST] You tell stories.\n\nOnce upon a time [/INST]"
 
 
@@ -79,7 +79,7 @@ def send(c: Cluster, body: dict[str, Any]) -> socket.socket:
 
 
 def ask_from(host: str, c: Cluster, prompt: str, *, token: str = "", **options: object) -> http.client.HTTPConnection:
-    """Asks as a client on another host, as far as the coordinator can tell, with a bearer token if there is one."""
+    """Sends a completion request from `host`, which looks like another machine to the coordinator, with a token if there is one."""
     address, port = c.coordinator.http_address.rsplit(":", 1)
     connection = http.client.HTTPConnection(address, int(port), timeout=PATIENCE, source_address=(host, 0))
     body = {"prompt": prompt, "max_tokens": 3, "temperature": 0} | options

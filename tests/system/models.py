@@ -12,7 +12,7 @@ import numpy as np
 
 WEIGHTS = "model.safetensors"
 EMBEDDING = "model.embed_tokens.weight"
-NAN = b"\xc0\x7f"  # of a bfloat16
+NAN = b"\xc0\x7f"  # as a bfloat16
 
 
 def copy_of(model: Path, folder: Path) -> Path:
@@ -45,7 +45,7 @@ def edit_tensors(path: Path, change: Callable[[dict[str, Any], bytearray], objec
 
 
 def with_nan_for(token: int, model: Path, folder: Path) -> Path:
-    """A copy that computes no numbers once it has read a token. Its last matrix becomes one of its own, without the NaN."""
+    """A copy whose results are NaN once it has read `token`. Its head becomes a copy of the embedding without the NaN."""
     def change(header: dict[str, Any], data: bytearray) -> None:
         begin, end = header[EMBEDDING]["data_offsets"]
         _, width = header[EMBEDDING]["shape"]
@@ -61,7 +61,7 @@ def with_nan_for(token: int, model: Path, folder: Path) -> Path:
 
 
 def with_more_tokens(model: Path, folder: Path) -> Path:
-    """A copy whose vocabulary has 64 tokens more, which no text has."""
+    """A copy whose vocabulary has 64 more tokens, which occur in no text."""
     def change(header: dict[str, Any], data: bytearray) -> None:
         begin, end = header[EMBEDDING]["data_offsets"]
         rows, width = header[EMBEDDING]["shape"]
@@ -110,7 +110,7 @@ def quantised(model: Path, folder: Path) -> Path:
 
 # --- other families --------------------------------------------------------------------------------------------
 
-# What differs between families, in the names of their config.json.
+# The fields of config.json in which families differ.
 FAMILIES: dict[str, dict[str, Any]] = {
     "qwen2": {"architectures": ["Qwen2ForCausalLM"], "use_sliding_window": False, "sliding_window": 4096},
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "attention_bias": False},
@@ -120,8 +120,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def random_model(folder: Path, family: str, tokenizer: Path, layers: int, padding: int = 10) -> Path:
-    """A model of a family with random weights and a real tokenizer.json, whose vocabulary is padded as Qwen's is. What two of
-    them both have is the same in both."""
+    """A model of a family with random weights and a real tokenizer.json, whose vocabulary is padded as Qwen's is. Values
+    depend on the names of tensors only, so what two models share is equal."""
     hidden, inner, heads, kv_heads, dim = 32, 48, 4, 2, 16
     content = json.loads(tokenizer.read_text())
     ids = [*content["model"]["vocab"].values(), *(token["id"] for token in content["added_tokens"])]

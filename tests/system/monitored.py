@@ -54,7 +54,7 @@ class Prometheus(Process):
             return False
 
     def api(self, path: str, **parameters: Any) -> Any:
-        """Data of Prometheus' HTTP API."""
+        """The data of an answer of Prometheus' HTTP API."""
         url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(parameters, doseq=True)}"
         try:
             with urllib.request.urlopen(url, timeout=PATIENCE) as response:
@@ -78,7 +78,7 @@ class Prometheus(Process):
         return {labels[label]: value for labels, value in self.query(expr, at)}
 
     def wait_for_scrapes(self, targets: int, times: int = 1) -> float:
-        """Waits until each target has been scraped that often; returns the time of the last of these scrapes."""
+        """Waits until each target has been scraped `times` more times; returns the time of the last scrape."""
         for _ in range(times):
             now = time.time()
             eventually(
@@ -89,12 +89,12 @@ class Prometheus(Process):
 
 
 def services(c: Cluster) -> dict[str, Server]:
-    """By their jobs."""
+    """The servers of a cluster, by Prometheus job."""
     return {server.program: server for server in (c.coordinator, c.draft, c.target)}
 
 
 def configure(folder: Path, c: Cluster, interval: str) -> None:
-    """A copy of deploy/prometheus for these processes and this interval."""
+    """Writes a copy of deploy/prometheus for these processes and this interval."""
     shutil.copytree(CONFIGURATION, folder, dirs_exist_ok=True)
     configuration = yaml.safe_load((folder / "prometheus.yml").read_text())
     configuration["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
@@ -141,7 +141,7 @@ def calls(prompts: list[str]) -> list[tuple[str, dict[str, Any]]]:
         found += [
             (REPEATING, sampled | {"seed": seed, "k": 4, "drafter": drafter, "temperature": 0.5}) for seed in range(2)
         ]
-    return found + [(prompts[0], {"temperature": 0, "max_tokens": 60}) for _ in range(2)]  # K is the policy's
+    return found + [(prompts[0], {"temperature": 0, "max_tokens": 60}) for _ in range(2)]  # the policy chooses K
 
 
 def load(c: Cluster, prompts: list[str]) -> list[tuple[dict[str, Any], Answer]]:
@@ -151,7 +151,7 @@ def load(c: Cluster, prompts: list[str]) -> list[tuple[dict[str, Any], Answer]]:
 
 
 def disturb(c: Cluster, prompts: list[str]) -> None:
-    """Sends a search, which is counted apart, one request whose client leaves, and one that is invalid."""
+    """Sends a beam search, which is counted apart, a request whose client leaves, and an invalid request."""
     c.generate(prompts[0], k=2, max_tokens=60, beam=BeamOptions(width=3))
     abandoned = c.stream(prompts[0], k=3, temperature=1)
     next(abandoned)

@@ -1,4 +1,4 @@
-"""A man in the middle: stands between the coordinator and a draft or target, and decides about each item and each result.
+"""A man in the middle between the coordinator and a draft or target, which decides about each item and each result.
 
   proxy = Proxy("target")
   with cluster(target_through=proxy) as c:
@@ -15,13 +15,13 @@ import grpc
 
 from harness import draft_pb2_grpc, sequence_pb2, target_pb2_grpc
 
-# Connects again at once when the server is back.
+# The channel reconnects soon after the server is back.
 OPTIONS = [("grpc.initial_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 100),
            ("grpc.max_reconnect_backoff_ms", 200), ("grpc.use_local_subchannel_pool", 1)]
 
 
 class Proxy(target_pb2_grpc.TargetServicer, draft_pb2_grpc.DraftServicer):
-    """Passes on what on_item approves of; the rest is swallowed, without an answer. Results leave as on_result has them."""
+    """Passes on the items that on_item approves, and swallows the others. Replaces each result by the results of on_result."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

@@ -1,4 +1,4 @@
-"""A TCP relay in front of a server that can be frozen, cut and slowed, as networks are."""
+"""A TCP relay in front of a server, which can freeze, cut and slow connections as networks do."""
 
 import contextlib
 import queue
@@ -12,7 +12,7 @@ CHUNK = 1 << 16
 
 
 class Relay:
-    """Passes bytes both ways, as a client on the host `source` as far as the server can tell. Thread-safe."""
+    """Passes bytes both ways. To the server it looks like a client on the host `source`. Thread-safe."""
 
     def __init__(self, address: str, source: str = "127.0.0.1") -> None:
         host, port = address.rsplit(":", 1)
@@ -28,18 +28,18 @@ class Relay:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def slow(self, shortest: float, longest: float) -> None:
-        """From now on bytes take this long, in seconds; their order stays."""
+        """Delays bytes from now on by times in this range, in seconds; their order stays."""
         self._delay = (shortest, longest)
 
     def freeze(self) -> None:
-        """Nothing passes; connections stay open, and new ones are accepted, as when packets are lost."""
+        """Stops all bytes. Connections stay open, and new ones are accepted, as when packets are lost."""
         self._flowing.clear()
 
     def thaw(self) -> None:
         self._flowing.set()
 
     def cut(self) -> None:
-        """Resets the connections there are."""
+        """Ends all open connections."""
         for one in list(self._sockets):
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)

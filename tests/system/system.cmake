@@ -1,6 +1,6 @@
 # Tests that start the real services as processes; one ctest test for each Python file. A test that hangs fails after PATIENCE
-# (harness.py). They wait more than they compute, so that several share a processor. With ALONE one has the machine for itself:
-# it looks at figures of some time. With PARTS a file that takes minutes becomes so many tests.
+# (harness.py). They wait more than they compute, so several share a processor. With ALONE a test has the machine to itself,
+# because it checks figures over a span of time. PARTS divides a file that takes minutes into that many tests.
 function(outrider_system_test label folder name)
   cmake_parse_arguments(ARG "ALONE" "PARTS" "" ${ARGN})
   if(NOT ARG_PARTS)

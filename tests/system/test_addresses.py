@@ -1,4 +1,4 @@
-"""What may stand between a client and an address, or be there in place of a coordinator."""
+"""Proxies between a client and an address, and ports of other services in place of a coordinator."""
 
 import os
 import re
@@ -49,7 +49,7 @@ def test_a_host_that_the_proxy_for_grpc_is_not_for_is_called_directly(pair: Clus
     assert asked.returncode == 0, asked.stderr
 
 
-# --- a port that is another one's ----------------------------------------------------------------------------
+# --- a port of another service -------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("port", ["target", "HTTP", "metrics"])
 def test_clients_say_what_is_wrong_with_a_port_that_is_not_a_coordinators(pair: Cluster, port: str) -> None:

@@ -1,4 +1,4 @@
-"""More requests than may run wait their turn; clients take turns, and who waits can leave."""
+"""Requests beyond those that may run wait; clients take turns, and a waiting client can leave."""
 
 import http.client
 from collections.abc import Callable
@@ -22,7 +22,7 @@ def test_a_client_with_many_requests_delays_another_by_one(prompts: list[str]) -
         before = c.coordinator.value("outrider_requests_total")
         assert complete_from("127.0.0.2", c, prompts[1]) == expected
         ended = c.coordinator.value("outrider_requests_total") - before
-        # Two that ran, two whose turn it was, the request itself, and what ended while its answer was read.
+        # Two that ran, two that were next, the request itself, and those that ended while its answer was read.
         assert ended < 40, "the queue was first in, first out"
         assert c.coordinator.value(WAITING) > 100
         for stream in many:
@@ -32,7 +32,7 @@ def test_a_client_with_many_requests_delays_another_by_one(prompts: list[str]) -
 
 
 def assert_queues_are_apart(c: Cluster, prompt: str, ask: Callable[[str], http.client.HTTPConnection], one: str, other: str) -> None:
-    """Of two clients, of a coordinator that runs one request and lets three wait."""
+    """Checks that two clients have separate queues, at a coordinator that runs one request and lets three wait."""
     first = c.stream(prompt, k=0, temperature=0, ignore_eos=True)
     next(first)
     waiting = [ask(one) for _ in range(3)]

@@ -1,7 +1,7 @@
-"""Requests that nobody would think of, made from the protocols' own descriptions: whatever they say, the answer is an error
-of the client's or what was asked for, and all three processes go on as before.
+"""Random requests, made from the protocols' own descriptors. Each is carried out, or refused with an error that blames the
+client, and all three processes go on as before.
 
-OUTRIDER_ANY_REQUESTS says how many of each kind, and OUTRIDER_ANY_SEED which.
+OUTRIDER_ANY_REQUESTS is the number of requests of each kind, and OUTRIDER_ANY_SEED their seed.
 """
 
 import json
@@ -59,11 +59,11 @@ class Requests:
         return r.choice(TEXTS)
 
     def fill(self, message: Message, depth: int = 0) -> None:
-        """Each field is set or left out, and of a oneof the last that is set stays."""
+        """Sets some fields at random. Of a oneof, the last field that is set stays."""
         fields = list(message.DESCRIPTOR.fields)
         self.random.shuffle(fields)
         for field in fields:
-            # What is deep is rarely reached, so that it is set more often.
+            # Deep fields are rarely reached, so each is set more often.
             if self.random.random() > 0.35 + 0.1 * depth:
                 continue
             if field.is_repeated:
@@ -93,7 +93,7 @@ class Requests:
         return data
 
     def plausible_update(self, update: sequence_pb2.SequenceUpdate) -> None:
-        """Puts right what a server looks at first, so that it looks at the rest."""
+        """Often corrects the fields that a server checks first, so that it checks the others."""
         r = self.random
         if r.random() < 0.8:
             update.sequence_id = struct.pack("<QQ", 7, r.randrange(4))
@@ -114,7 +114,7 @@ class Requests:
 
 
 def raw(channel: grpc.Channel, method: str, kind: str) -> Any:
-    """A method that takes bytes."""
+    """A method that takes and returns bytes."""
     return getattr(channel, kind)(method, request_serializer=bytes, response_deserializer=bytes)
 
 
@@ -124,14 +124,14 @@ def check_code(error: grpc.RpcError, what: Any) -> None:
 
 @pytest.fixture(scope="module")
 def pair() -> Iterator[Cluster]:
-    """Whose servers do not wait long for coordinators that are gone."""
+    """A cluster whose servers soon free the sequences of coordinators that are gone."""
     with cluster(target=["--lease", "1", *FLAGS], draft=["--lease", "1"]) as c:
         yield c
 
 
 @pytest.fixture(autouse=True)
 def undisturbed(pair: Cluster) -> Iterator[None]:
-    """What was answered before is answered afterwards, by the same processes, and they hold nothing."""
+    """Checks that the same processes give the same answer after a test as before it, and hold nothing."""
     before = pair.generate("The little boy", **NORMAL).tokens
     yield
     for server in (pair.target, pair.draft, pair.coordinator):
@@ -146,9 +146,9 @@ def test_any_generate_request(pair: Cluster) -> None:
         requests = Requests(SEED * 1_000_003 + number)
         message = inference_pb2.GenerateRequest()
         requests.fill(message)
-        if requests.random.random() < 0.7:  # else nearly all fail for their prompt
+        if requests.random.random() < 0.7:  # else nearly all fail because of their prompt
             message.text = "The little boy"
-        if requests.random.random() < 0.6:  # some fields at a time
+        if requests.random.random() < 0.6:  # only some fields
             kept = requests.random.sample(sorted(f.name for f, _ in message.ListFields()), k=min(3, len(message.ListFields())))
             for field, _ in message.ListFields():
                 if field.name not in (*kept, "text"):
@@ -196,7 +196,7 @@ LAST = b"the last request"
 
 
 def last_batch(server: str) -> bytes:
-    """An item that is always answered: what was sent before it has then been taken in."""
+    """A batch of one item that is always answered. Its answer shows that the server has read all earlier batches."""
     update = sequence_pb2.SequenceUpdate(sequence_id=LAST, round=1, tokens=[1, 2], prefix_hash=prefix_hash([]), params_hash=7,
                                          params=sequence_pb2.SequenceParams(rule=1, prompt_length=2))
     if server == "draft":
@@ -207,7 +207,7 @@ def last_batch(server: str) -> bytes:
 
 
 def check_results(server: str, answer: bytes) -> int:
-    """How many results of an answer carry out what was asked for; none of the others is a defect of ours."""
+    """Counts the results that succeeded. Checks that no other one is an error of the server's own."""
     response = (draft_pb2.ProposeResponse if server == "draft" else target_pb2.VerifyResponse).FromString(answer)
     ours = {code.value[0] for code in OURS}
     for result in response.results:

@@ -90,7 +90,7 @@ def test_a_message_that_cannot_be_read_ends_its_call_and_nothing_else(pair: Clus
     assert pair.generate("Once upon a time", k=2, max_tokens=4).tokens
 
 
-# A field of each wire type with numbers that no message has: varint, 64 bits, bytes, 32 bits.
+# Fields with numbers that no message has, one of each wire type: varint, 64 bits, bytes, 32 bits.
 UNKNOWN_FIELDS = b"\xc0\xb8\x02\x05" b"\xc9\xb8\x02" + bytes(8) + b"\xd2\xb8\x02\x03abc" b"\xdd\xb8\x02" + bytes(4)
 
 
@@ -106,14 +106,14 @@ def test_fields_that_nobody_knows_change_nothing(pair: Cluster) -> None:
     assert tokens[0] == tokens[1] and len(tokens[0]) == 4
 
 
-# Of each process, the method that takes a message.
+# The method of each process that takes a message.
 METHODS = {"coordinator": "/outrider.v1.Inference/Generate", "target": "/outrider.v1.Target/Verify",
            "draft": "/outrider.v1.Draft/Propose"}
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_messages_of_100_mb_are_refused_and_their_memory_is_used_again(name: str, pair: Cluster) -> None:
-    """The allocator may keep the room of two, however many come."""
+    """The allocator may keep the memory of two messages, however many come."""
     server, before = getattr(pair, name), getattr(pair, name).resident_mebibytes()
     for _ in range(8):
         with server.connect() as channel, pytest.raises(grpc.RpcError) as error:
@@ -137,13 +137,13 @@ def test_text_that_is_not_utf8_is_refused_by_its_field(pair: Cluster) -> None:
 
 
 def test_a_request_that_is_too_large_ends_its_own_call_and_nothing_else(pair: Cluster, prompts: list[str]) -> None:
-    """Public messages are far smaller than those between the services, so that none becomes too large an item."""
+    """The limit of public messages is far below that of messages between services, so no request becomes too large an item."""
     stream = pair.stream(prompts[0], k=2, temperature=0, max_tokens=400, ignore_eos=True)
     next(stream)
     with pytest.raises(grpc.RpcError) as error:
         list(pair.stub.Generate(request("x " * (3 << 20)), timeout=PATIENCE))
     assert error.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    # Text that no tokenisation could fit into the context is refused unread.
+    # Text that is too long for the context in any tokenisation is refused before it is tokenised.
     refusal = pair.refused(request("x " * (1 << 20)))
     assert (refusal.code, refusal.reason, refusal.metadata["field"]) == (
         "INVALID_ARGUMENT", "CONTEXT_LENGTH_EXCEEDED", "prompt")

@@ -1,4 +1,4 @@
-"""Beam search finds the texts that the target alone would find, in fewer calls of it."""
+"""Beam search finds the texts that the target alone would find, in fewer calls of the target."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ PATIENT = ["--draft-budget", "60"]
 STOPS = {"auto": inference_pb2.BEAM_STOP_AUTO, "first": inference_pb2.BEAM_STOP_FIRST,
          "never": inference_pb2.BEAM_STOP_NEVER}
 STEPS = "outrider_target_step_duration_seconds_count"
-# Of texts by transformers 5 with the shipped target in float32: scripts/goldens/beams.py.
+# Texts that transformers 5 finds with the shipped target in float32: scripts/goldens/beams.py.
 GOLDENS = json.loads((DATA / "beams.json").read_text())
 
 

@@ -15,7 +15,7 @@ from harness import BIN, PATIENCE, Cluster, cluster, eventually, inference_pb2, 
 from http_clients import chat_folder
 
 PROMPT = ">>> "
-AT_PROMPT = "(?m)^>>> "  # which is written again where a line of the history takes the place of another
+AT_PROMPT = "(?m)^>>> "  # written again when one line of the history replaces another
 SHORT = ("--temperature", "0", "--max-tokens", "12", "--ignore-eos")
 
 
@@ -64,15 +64,15 @@ class Terminal:
         assert len(re.findall(pattern, self.text())) >= times, self.text()
 
     def text(self) -> str:
-        """What was written, without what steers the terminal."""
+        """The output without the terminal's control sequences."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.screen).replace("\r", "")
 
     def ask(self, line: str) -> str:
-        """What is written from the end of a line to the next prompt."""
+        """Types a line, and returns the output up to the next prompt."""
         prompts = len(re.findall(AT_PROMPT, self.text()))
         self.press(line + "\n")
         self.wait_for(AT_PROMPT, prompts + 1)
-        # What is typed before the editor has the terminal is shown twice, as in a shell.
+        # A line that is typed before the editor has the terminal is shown twice, as in a shell.
         return self.text().rsplit(PROMPT, 2)[1].rpartition(line + "\n")[2].rstrip("\n")
 
 
@@ -124,9 +124,9 @@ def test_ctrl_c_ends_an_answer_and_ctrl_d_the_program(served: Cluster, tmp_path:
     terminal.wait_for("Tell me all\n.+")
     terminal.press("\x03")
     terminal.wait_for(AT_PROMPT, 2)
-    terminal.press("\x03")  # of nothing
+    terminal.press("\x03")  # no answer runs
     terminal.wait_for(AT_PROMPT, 3)
-    terminal.press("\x10\n")  # the line before, once more
+    terminal.press("\x10\n")  # the previous line once more
     terminal.wait_for("Tell me all\n.+", 2)
     terminal.press("\x03")
     terminal.wait_for(AT_PROMPT, 4)

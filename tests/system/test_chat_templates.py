@@ -1,4 +1,4 @@
-"""How a conversation becomes a prompt: variables of the template, a message that is continued, and what looks like a control token."""
+"""How a conversation becomes a prompt: variables of the template, a message that is continued, and text like a control token."""
 
 import json
 import urllib.request
@@ -14,7 +14,7 @@ from http_clients import MODEL, chat_folder
 
 END = "<|end_of_text|>"
 QUESTION = {"role": "user", "content": "Who was here?"}
-# Each turn ends with a control token. A model that thinks is told not to where its thoughts are written for it.
+# Each turn ends with a control token. With enable_thinking false, an empty thought is written for the model, so it does not think.
 TEMPLATE = """{{ bos_token }}{% for message in messages %}{{ message.role }}:
 {{ message.content }}{{ eos_token }}
 {% endfor %}{% if add_generation_prompt %}assistant:
@@ -45,7 +45,7 @@ def chatty(pair: Cluster, folder: Path) -> Iterator[Server]:
 
 
 def prompt_of(c: Server, *messages: dict[str, str], **more: Any) -> list[int]:
-    """The tokens of a conversation. As many are those of a request for its next turn."""
+    """The tokens of a conversation. Checks that a request for its next turn has the same number of prompt tokens."""
     def post(path: str, **options: Any) -> Any:
         body = json.dumps({"model": MODEL, "messages": messages, **more, **options}).encode()
         with urllib.request.urlopen(f"http://{c.http_address}{path}", body, timeout=PATIENCE) as answer:

@@ -1,4 +1,4 @@
-"""Clients of one coordinator: each is the same over both APIs, has its cache and its queue to itself, and holds up nobody else."""
+"""Clients of one coordinator: each is the same over both APIs, has its own cache and queue, and delays no other."""
 
 import contextlib
 import dataclasses
@@ -22,7 +22,7 @@ from relay import relay
 
 @dataclasses.dataclass(frozen=True)
 class Caller:
-    """A client: where it is, and what it shows."""
+    """A client: its host and its credentials."""
     host: str = "127.0.0.1"
     token: str = ""
     identity: tuple[Path, Path] | None = None
@@ -30,7 +30,7 @@ class Caller:
 
     @contextlib.contextmanager
     def connect(self, c: Server) -> Iterator[inference_pb2_grpc.InferenceStub]:
-        """Over gRPC."""
+        """Connects to a coordinator over gRPC."""
         with relay(c.address, self.host) as between:
             if self.authority is None:
                 channel = grpc.insecure_channel(between.address, UNPROBED)
@@ -60,7 +60,7 @@ class Caller:
         return connection
 
 
-# The flags of a coordinator that tells its clients apart, and two of them.
+# The flags of a coordinator that tells its clients apart, and two such clients.
 Two = tuple[list[str], Caller, Caller]
 Known = Callable[[Authority, Path], Two]
 
@@ -118,7 +118,7 @@ def test_a_queue_that_a_client_filled_over_one_api_is_full_over_both_and_not_ano
         return asked.enter_context(contextlib.closing(who.post(c, "Once")))
 
     flags, ada, bob = known(authority, tmp_path)
-    # They wait for a target: one as if it ran, and the others for their turn.
+    # No target is there: one request counts as running, and the others wait for their turn.
     flags += ["--target-wait", "3600", "--drain", "0", "--max-requests", "1", "--max-waiting-requests", "3"]
     with running(start_coordinator("127.0.0.1:1", "", *flags)) as [c], contextlib.ExitStack() as asked:
         over_http(bob)
@@ -135,14 +135,14 @@ def test_a_queue_that_a_client_filled_over_one_api_is_full_over_both_and_not_ano
         c.wait_value("outrider_requests_waiting", 5)
 
 
-# --- what is long to parse ------------------------------------------------------------------------------------
+# --- requests that take long to parse -------------------------------------------------------------------------
 
 BUSY, OTHER = Caller("127.0.0.2"), Caller("127.0.0.3")
-MANY = 20  # requests of the former
+MANY = 20  # requests of BUSY
 
 
 def begun(c: Server, who: Caller, size: int) -> socket.socket:
-    """A request of so many bytes but for its last one. It is parsed for long, and then refused."""
+    """Sends a request of about `size` bytes without its last byte. It takes long to parse, and is then refused."""
     address, port = c.http_address.rsplit(":", 1)
     connection = socket.create_connection((address, int(port)), PATIENCE, (who.host, 0))
     body = b'{"temperature":"hot","prompt":[1' + b",1" * (size // 2) + b"]}"
@@ -151,7 +151,7 @@ def begun(c: Server, who: Caller, size: int) -> socket.socket:
 
 
 def on_its_way(port: int) -> int:
-    """Bytes that a server at this port has not taken, and connections."""
+    """The number of bytes that a server at this port has not read, and of connections that it has not accepted."""
     count = 0
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
         _, here, there, _, queues = line.split()[:5]

@@ -38,7 +38,7 @@ def test_up_says_where_everything_is_and_there_it_is() -> None:
             assert not u.address(service).endswith(":0")
             assert get(f"http://{u.metrics_address(service)}/metrics") == 200
         assert get(u.wait_for_line(r"OpenAI's API: (http://\S+)/v1$")[1] + "/health") == 200
-        # The commands that it suggests work as they stand.
+        # The commands that it suggests work as printed.
         for command in ("generate", "describe", "top"):
             line = u.wait_for_line(f"outrider {command} .*").string
             arguments = [word.strip('"') for word in re.findall(r'"[^"]*"|\S+', line)[1:]]
@@ -119,7 +119,7 @@ def test_up_serves_with_tls_and_tokens(tmp_path: Path) -> None:
     authority, tokens = Authority(tmp_path / "ca"), tmp_path / "tokens"
     cert, key = map(str, authority.sign("up"))
     tokens.write_text(f"{TOKEN}\n")
-    # Whoever can reach it must encrypt. Draft and target stay on loopback, without TLS, whatever the variables say.
+    # All clients must use TLS. Draft and target stay on loopback, without TLS, whatever the variables say.
     with up("--listen", "0.0.0.0:0", "--http-listen", "0.0.0.0:0", "--token-file", str(tokens), OUTRIDER_TLS_CERT=cert,
             OUTRIDER_TLS_KEY=key) as u:
         address = u.address("coordinator").replace("0.0.0.0", "127.0.0.1")
@@ -204,11 +204,11 @@ def test_up_with_a_bad_flag_says_which(flags: list[str], culprit: str) -> None:
     assert culprit in refusal("outrider", "up", *with_defaults(PAIR | FREE, flags))
 
 
-# --- what becomes of it ---------------------------------------------------------------------------------------
+# --- services that end ----------------------------------------------------------------------------------------
 
 
 def killed(u: Up, service: str) -> int:
-    """The process id that it had."""
+    """Kills a service; returns the process id that it had."""
     pid = u.pids()[service]
     os.kill(pid, signal.SIGKILL)
     return pid
@@ -222,7 +222,7 @@ def test_what_dies_right_after_it_has_served_is_started_again(service: str) -> N
         u.wait_for_line(rf"the {service} service ended with signal 9 \(Killed\); starting it again in \S+$")
         new = eventually(lambda: u.pids().get(service), "it runs again")
         assert new != old and u.popen.poll() is None
-        # On the port that was picked, so that the others find it.
+        # It has the port that was picked first, so that the others find it.
         eventually(lambda: u.generate().returncode == 0, "it answers again")
         done = u.generate("--json")
         assert done.returncode == 0 and u.address(service) == address
@@ -249,19 +249,19 @@ def test_what_has_served_is_tried_again_when_it_cannot_start_for_now(tmp_path: P
         (model / "config.json").rename(model / "gone")
         killed(u, "draft")
         u.wait_for_line(r"the draft service ended with exit status 1: .*config.json.*; starting it again in \S+$")
-        assert u.generate().returncode == 0  # plain
+        assert u.generate().returncode == 0  # without a draft
         (model / "gone").rename(model / "config.json")
         eventually(lambda: json.loads(u.generate("--json").stdout)["speculation"]["drafted"] > 0, "the draft drafts")
 
 
 def test_what_is_waited_for_is_said_within_ten_seconds(tmp_path: Path) -> None:
-    # The target waits for what is written into its heads' configuration.
+    # The configuration of the heads is a pipe, on which the target waits.
     config, whole = tmp_path / "config.json", TARGET_MODEL.parent / "tiny-heads" / "layer_skip" / "config.json"
     os.mkfifo(config)
     with up("--heads", str(tmp_path), serving=False) as u:
         u.wait_for_line(r"outrider: waiting for (9|10) s: the target .+")
         with config.open("w") as pipe:
-            os.replace(shutil.copyfile(whole, tmp_path / "whole"), config)  # for whoever opens it again
+            os.replace(shutil.copyfile(whole, tmp_path / "whole"), config)  # for later readers
             pipe.write(whole.read_text())
         u.wait_serving()
 
@@ -305,7 +305,7 @@ def test_up_with_heads_and_no_draft_drafts_with_both() -> None:
         assert u.lines[2] == "drafter      n-grams and heads (no --draft-model)"
         described = json.loads(outrider("describe", "--address", u.address("coordinator"), "--json").stdout)
         assert described["defaults"]["drafter"] == "auto"
-        text = "It was a dark evening in November, and"  # which has no n-gram twice
+        text = "It was a dark evening in November, and"  # no n-gram occurs twice
         answer = outrider("generate", "--address", u.address("coordinator"), "--max-tokens", "4", "--temperature", "0", "--json", text)
         assert json.loads(answer.stdout)["speculation"]["drafted"] > 0
 

@@ -29,14 +29,14 @@ def mixed_load(prompts: Sequence[str], count: int) -> list[Call]:
 
 
 def comparable(answer: Answer, options: dict[str, Any]) -> list[tuple[tuple[int, ...], int, int]] | list[int]:
-    """What is compared between runs: the tokens or, where these depend on drafting in time, the rounds."""
+    """The part that is compared between runs: the tokens or, where these depend on drafting in time, the rounds."""
     if options["temperature"] == 0 or options["rule"] == "coupled":
         return answer.tokens
     return [(tuple(r.drafted), r.accepted, r.token) for r in answer.rounds]
 
 
 def same(one: Answer, other: Answer, options: dict[str, Any]) -> bool:
-    """Compares answers up to the first proposal that a deadline cut short: later, sampled answers may differ."""
+    """Compares answers up to the first proposal that a deadline cut short. After it, sampled answers may differ."""
     mine, others = comparable(one, options), comparable(other, options)
     if mine == others:
         return True
@@ -59,7 +59,7 @@ def test_sixteen_requests_at_once_give_what_each_gives_alone(pair: Cluster, prom
 def test_a_preempted_sequence_goes_on_as_if_nothing_had_been(pair: Cluster, prompts: list[str]) -> None:
     calls = [(prompt, {"k": 4, "temperature": 0, "max_tokens": 40, "ignore_eos": True}) for prompt in prompts[4:10]]
     alone = [pair.generate(prompt, **options) for prompt, options in calls]
-    # Blocks for about half of them.
+    # Blocks for about half of the sequences.
     small = ("--kv-blocks", "26", "--block-size", "16")
     with cluster(target=small, draft=small) as c:
         together = c.generate_all(calls)
@@ -107,8 +107,8 @@ STEPS, ROWS = "outrider_target_step_duration_seconds_count", "outrider_target_ba
 
 @pytest.mark.parametrize(("row", "how"), [(16, "CANCELLED"), (17, "DEADLINE_EXCEEDED")])
 def test_nothing_is_computed_for_clients_that_are_gone(row: int, how: str, prompts: list[str]) -> None:
-    """They leave in the middle of their prompts, which take many steps."""
-    # Work for many times the deadline, which a busy machine needs to begin with it.
+    """The clients leave while their prompts are computed, which takes many steps."""
+    # The work takes many times the deadline, which is long enough for a busy machine to begin.
     long = [[300 + (i * j) % 700 for i in range(1000)] for j in range(1, 65)]
     small_steps = ["--max-batch-tokens", "32", "--no-prefix-cache"]
     with cluster(target=small_steps, draft=small_steps) as c:

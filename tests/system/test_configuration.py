@@ -36,7 +36,7 @@ def test_what_is_printed_is_a_file_that_says_the_same(program: str, tmp_path: Pa
     file = tmp_path / "all.toml"
     file.write_text(printed(program, *PROGRAMS[program], "--drain", "7"))
     assert tomllib.loads(file.read_text())["drain"] == 7
-    file.write_text(printed(program, "--config", str(file)))  # where some words are numbers
+    file.write_text(printed(program, "--config", str(file)))  # in the file, some words are numbers
     assert printed(program, "--config", str(file)) == file.read_text()
 
 

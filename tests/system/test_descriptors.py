@@ -1,4 +1,4 @@
-"""Ports: connections that say nothing, more of them than descriptors, and what becomes of the port."""
+"""Ports with silent connections, and with more connections than the process has descriptors."""
 
 import contextlib
 import functools
@@ -99,7 +99,7 @@ def test_a_process_whose_ports_take_no_connections_is_not_live() -> None:
         servers = (c.coordinator, c.target, c.draft)
         probes = [health_pb2_grpc.HealthStub(channels.enter_context(server.connect())) for server in servers]
         assert all(is_live(probe) for probe in probes)
-        for server in servers:  # no descriptor more than it has
+        for server in servers:  # it gets no further descriptor
             subprocess.run(["prlimit", "--nofile=10:", "--pid", str(server.popen.pid)], check=True)
         for probe in probes:
             eventually(lambda probe=probe: not is_live(probe), "it is not live")
@@ -114,7 +114,7 @@ def test_a_port_has_a_quarter_of_the_descriptors_and_turns_others_away() -> None
     with running(target):
         mute = connections(target.address, 120)
         assert target.wait_for_event("too many connections", port=target.address)["turned_away"] == 1
-        # Each has ten seconds for its first byte.
+        # Each connection has ten seconds for its first byte.
         eventually(lambda: speaks_grpc(target.address), "those that said nothing are ended")
         for connection in mute:
             connection.close()

@@ -6,7 +6,7 @@ import pytest
 
 from harness import Answer, Cluster, cluster, request
 
-# The drafters that need no draft service, and those that do.
+# The drafters that need no draft service, and all drafters of these tests.
 LOCAL = ["ngram", "copy"]
 ALL = ["model", "auto", *LOCAL]
 GREEDY = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
@@ -84,7 +84,7 @@ def test_a_prediction_is_drafted_from_and_changes_nothing(how: dict, pair: Clust
         stats = answer.speculation
         assert least <= stats.accepted_prediction_tokens <= min(stats.accepted, stats.prediction_tokens), prediction
         assert pair.generate(asked[0], prediction=prediction, **how).tokens == plain.tokens, "auto"
-    # Whether drafting pays is for the CPU to say, unless K is given.
+    # K is given, since otherwise it depends on the CPU whether drafting pays.
     assert pair.generate(asked[0], prediction=plain.text, k=8, **how).speculation.accepted_prediction_tokens > 20
     field = pair.refused(request(asked[0], prediction="x" * 1_000_000)).metadata["field"]
     assert field == "prediction"

@@ -1,4 +1,4 @@
-"""A flag that is given empty, as where a script's variable is not set, takes nothing from the next, which may be one of security."""
+"""A flag that is given empty, as by a script's unset variable, does not take the next flag, which may be a security flag."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +23,14 @@ STARTS = {
 
 
 def next_flags(program: str, flag: str, tls: tuple[Path, Path]) -> list[str]:
-    """What comes after `flag`: last a flag of security for which a program whose others are right does not start."""
+    """The flags after `flag`. The last is a security flag that alone keeps the program from starting."""
     if flag in ("--tls-cert", "--tls-key"):
         return ["--target-listen=0.0.0.0:0" if program == "outrider-pair" else "--listen=0.0.0.0:0"]
     return [*tls_flags(*tls), "--tls-client-ca=/nowhere" if flag == "--token-file" else "--token-file=/nowhere"]
 
 
 def is_named(flag: str, line: str) -> bool:
-    # Of two models in one process each is told by its name; what is read from a path, by the path, which is empty.
+    # In a process with two models, an error names the model. An error about a file names its path, which is empty here.
     return flag in line or re.sub("^--(target|draft)-", r"\1: --", flag) in line or flag.endswith(("model", "--tokenizer", "--heads"))
 
 

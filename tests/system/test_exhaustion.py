@@ -1,4 +1,4 @@
-"""Clients, peers and surroundings that take what there is, or ask for what ends before it has begun."""
+"""Clients, servers and logs that exhaust resources, and answers that end at once."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ from harness import (BIN, PATIENCE, TARGET_MODEL, UNPROBED, Cluster, Stream, clu
 from http_clients import post, status_of
 from proxies import Proxy
 
-ROUNDS = 6  # of what once ended a process within a few
+ROUNDS = 6  # repetitions; a few of them once ended a process
 
 
 # --- answers that end at once ----------------------------------------------------------------------
@@ -81,7 +81,7 @@ def test_a_log_that_nobody_reads_holds_nothing_up_and_says_what_it_dropped(promp
         try:
             eventually(lambda: status_of(f"http://{http}/health") == 200, "ready")
             assert dropped() == 0
-            # Each is a line with all of that text that fits; 4096 wait, and the pipe holds a few.
+            # Each refusal is a line with as much of the text as fits. 4096 lines wait, and the pipe holds a few.
             with grpc.insecure_channel(address) as channel:
                 stub = inference_pb2_grpc.InferenceStub(channel)
                 refused = request("x" * 3000, temperature=-1)
@@ -107,8 +107,8 @@ def test_a_log_that_nobody_reads_holds_nothing_up_and_says_what_it_dropped(promp
 
 # --- memory ---------------------------------------------------------------------------------------------------
 
-SIZE = 4_000_000  # bytes of a request: less than one may have
-# A request with two million of them, two bytes each.
+SIZE = 4_000_000  # bytes of a request, just below the limit
+# A request with two million empty stop strings, two bytes each.
 EMPTY_STOP_STRINGS = inference_pb2.GenerateRequest(stop=inference_pb2.StopOptions.FromString(b"\x0a\x00" * (SIZE // 2))).SerializeToString()
 
 
@@ -123,7 +123,7 @@ def test_requests_that_are_many_times_larger_in_memory_are_refused(pair: Cluster
             urllib.request.urlopen(f"http://{pair.coordinator.http_address}/v1/completions", b'{"prompt":"a",' + field.encode() + b"}",
                                    timeout=PATIENCE)
         assert error.value.code == 400
-    # gRPC's buffers for the bytes themselves stay.
+    # gRPC keeps its buffers for the bytes themselves.
     assert pair.coordinator.resident_mebibytes() < before + 500
     assert len(pair.generate(prompts[0], max_tokens=3, ignore_eos=True).tokens) == 3
 
@@ -175,7 +175,7 @@ def test_an_item_whose_answer_is_lost_is_sent_again_while_others_are_answered(pr
     with cluster(draft=None, target_through=proxy, coordinator=["--item-timeout", "3"]) as c:
         long = prompts[0] * 20
         expected = c.generate(long, temperature=0, max_tokens=5, ignore_eos=True)
-        silent = len(c.coordinator.events("silent"))  # a busy machine may take longer than that for the prompt
+        silent = len(c.coordinator.events("silent"))  # on a busy machine the prompt may take longer than the timeout
         others = threading.Event()
 
         def ask() -> None:

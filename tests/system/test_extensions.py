@@ -1,4 +1,4 @@
-"""vLLM's extensions of OpenAI's API, and what an answer says of itself; and the table of all fields in docs/openai.md."""
+"""vLLM's extensions of OpenAI's API, statistics in answers, and the table of all fields in docs/openai.md."""
 
 import inspect
 import json
@@ -116,7 +116,7 @@ OF_THE_CLIENT = {"self", "extra_headers", "extra_query", "extra_body", "timeout"
 
 
 def fields_in_docs() -> dict[str, str]:
-    """What docs/openai.md's table says of each field."""
+    """The treatment of each field, from the table in docs/openai.md."""
     section = (ROOT / "docs" / "openai.md").read_text().split("### All fields", 1)[1].split("\n## ", 1)[0]
     return {field: how for fields, how in re.findall(r"^\| (`.*?) \| (\w+)", section, re.MULTILINE)
             for field in re.findall(r"`(\w+)`", fields)}

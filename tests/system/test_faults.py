@@ -91,7 +91,7 @@ def test_a_draft_that_was_never_there_costs_only_the_speculation(pair: Cluster, 
         assert coordinator.value("outrider_draft_up") == 0
 
 
-# Noticed, or already tried again in vain.
+# The coordinator has noticed the loss, or has already failed to reconnect.
 @pytest.mark.parametrize("event", ["disconnected", "cannot connect"])
 def test_a_killed_target_is_waited_for(event: str, prompts: list[str], undisturbed: list[int]) -> None:
     with cluster() as c:

@@ -1,7 +1,7 @@
-"""The first law, as one table: whatever drafts, under greedy decoding and the coupled rule, with a grammar or without, and whatever
-fault comes in between, the answer is that of plain decoding.
+"""The first law in one table: with every drafter, under greedy decoding and the coupled rule, with or without a grammar, and after
+every fault, the answer is that of plain decoding.
 
-tests/slow/test_laws.py asks every drafter, rule, K, schedule and tree for more texts. What a feature does besides has its own file.
+tests/slow/test_laws.py has more texts for every drafter, rule, K, schedule and tree. Other behaviour of a feature has its own file.
 With OUTRIDER_TEST_FULL each feature gets each prompt, and meets each fault under each law.
 """
 
@@ -20,14 +20,14 @@ from relay import Relay, through_relay
 LAWS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0, "ignore_eos": True},
     "coupled": {"rule": "coupled", "temperature": 0.9, "seed": 5, "ignore_eos": True},
-    # Without quotes, names and line ends, of which the texts are full; and longer than any answer here.
+    # This excludes quotes, names and line ends, of which the texts are full, and goes on for longer than any answer here.
     "grammar": {"temperature": 0, "drafter": "model", "grammar": {"regex": "[a-z ,.]{4000,}"}}}
-# Not that of plain decoding, but the same again: the target makes a proposal of its own as often as it is asked to.
+# A seed repeats an answer, which is not that of plain decoding, because the target makes its own proposal whenever it is asked.
 SEEDED = {"temperature": 1, "seed": 3, "ignore_eos": True}
 BLOCK = {"rule": "block"}
 LOCAL = ["ngram", "copy"]
 AHEAD = {"schedule": "run_ahead"}
-# What drafts. By times, "auto" and the policy's K differ from run to run.
+# The configurations that draft. "auto" and the policy's K depend on times, so they differ from run to run.
 FEATURES: dict[str, dict[str, Any]] = (
     {f"model, K = {k}": {"k": k} for k in (1, 2, 4, 8)} | {"model": {}, "auto": {"drafter": "auto", "k": 4}}
     | {drafter: {"drafter": drafter, "k": 4} for drafter in LOCAL}
@@ -45,7 +45,7 @@ Call = tuple[str, dict[str, Any]]
 
 
 def everything(target: tuple[str, ...] = (), draft: tuple[str, ...] = (), coordinator: tuple[str, ...] = (), **options: Any) -> Any:
-    """A cluster that has all that drafts, with more flags for each process."""
+    """A cluster with every drafter and proposer, and more flags for each process."""
     return cluster(target=(*FLAGS, *target), draft=draft, coordinator=["--max-requests", "128", *coordinator], **options)
 
 
@@ -75,7 +75,7 @@ def plain(c: Cluster, law: str, prompts: list[str], tokens: int) -> dict[str, li
 
 @each_law
 def test_every_feature_emits_what_plain_decoding_does(law: str, c: Cluster, prompts: list[str]) -> None:
-    """In batches of sixteen with the others, another prompt under each law."""
+    """Features run together in batches of sixteen. Each law has another prompt."""
     wanted = plain(c, law, prompts[:3], TOKENS)
     accepted = dict.fromkeys(FEATURES, 0)
     for turn in range(3) if FULL else [[*LAWS].index(law)]:
@@ -83,7 +83,7 @@ def test_every_feature_emits_what_plain_decoding_does(law: str, c: Cluster, prom
         for feature, (prompt, options), answer in zip(FEATURES, calls, c.generate_all(calls), strict=True):
             assert answer.tokens == wanted[prompt], (feature, prompt)
             assert answer.speculation.drafted > 0 or not fixed(options), feature
-            # In every round but the prompt's, and perhaps the last one.
+            # The target proposes in every round but the prompt's, and perhaps the last one.
             assert answer.speculation.drafts >= answer.speculation.rounds - 2 or not own(options), feature
             accepted[feature] += answer.speculation.accepted
     never = {feature for feature, options in FEATURES.items() if fixed(options) and not accepted[feature]}
@@ -101,7 +101,7 @@ def test_the_block_rule_takes_chains_of_every_drafter(c: Cluster, prompts: list[
 # --- faults ----------------------------------------------------------------------------------------------------
 
 
-# The features that faults meet: each drafter, proposer and schedule, as chain and as tree.
+# The features that are tested with faults: each drafter, proposer and schedule, with chains and trees.
 DISTURBED = ["model", "model, K = 4", "auto", *LOCAL, "tree 2x2x1", "tree budget:12", "tree auto", "ahead", "ahead, K = 4",
              "tree auto, ahead", *(f"{proposer}, {way}" for proposer in PROPOSERS for way in ("K = 4", "tree 2x2x1"))]
 DISTURBED_WITH_GRAMMAR = ["model, K = 4", "auto", "tree 2x2x1", "eagle, K = 4"]
@@ -109,8 +109,8 @@ DISTURBED_WITH_GRAMMAR = ["model, K = 4", "auto", "tree 2x2x1", "eagle, K = 4"]
 
 @pytest.fixture(scope="module")
 def quiet(c: Cluster, prompts: list[str]) -> list[tuple[Call, list[int]]]:
-    """Calls under each law and a seed, and their answers when nothing happens. Of neighbours, and of a feature's two laws, one is
-    at an even place."""
+    """Calls under each law and with a seed, and their undisturbed answers. Since the number of features is odd, a feature is at an
+    even place under one of its first two laws, and at an odd one under the other."""
     assert len(DISTURBED) % 2 == 1
     found: list[tuple[Call, list[int]]] = []
     for law, how in LAWS.items():
@@ -123,7 +123,7 @@ def quiet(c: Cluster, prompts: list[str]) -> list[tuple[Call, list[int]]]:
 
 @contextlib.contextmanager
 def frozen(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
-    """The target, until it is given up; then the draft, until every answer is there."""
+    """Freezes the target until it is given up, then the draft until every answer is there."""
     c.target.popen.send_signal(signal.SIGSTOP)
     c.coordinator.wait_for_event("disconnected", server="target")
     c.target.popen.send_signal(signal.SIGCONT)
@@ -173,10 +173,10 @@ def preempted(c: Cluster, _relays: list[Relay]) -> Iterator[None]:
     assert c.target.value("outrider_target_preemptions_total") > 0
 
 
-# What happens, and the flags with which it does.
+# Each fault, with the flags that it needs.
 FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
     "draft gone": (draft_gone, {}), "draft killed": (draft_killed, {}), "target killed": (target_killed, {}),
-    # Far longer than forty prompts take on a busy machine: an item that waits so long three times ends its request.
+    # Far longer than forty prompts take on a busy machine: an item that times out three times ends its request.
     "both frozen": (frozen, {"coordinator": ("--item-timeout", "6")}),
     "leases ended": (leases_ended, {"target": ("--lease", "0.2")}),
     "preempted": (preempted, {"target": ("--kv-blocks", "200", "--block-size", "16")})}
@@ -186,7 +186,7 @@ FAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_whatever_happens_in_between(fault: str, quiet: list[tuple[Call, list[int]]]) -> None:
     disturb, flags = FAULTS[fault]
     half = quiet if FULL else quiet[[*FAULTS].index(fault) % 2::2]
-    # A seed repeats an answer where every proposal was made. One that finds no room is left out.
+    # A seed repeats an answer only if every proposal is made, but one that finds no room is not.
     wanted = [each for each in half if fault != "preempted" or each[0][1].get("seed") != SEEDED["seed"]]
     relays: list[Relay] = []
     with everything(**flags, target_through=partial(through_relay, relays)) as c:

@@ -33,7 +33,7 @@ def test_it_changes_nothing_and_proposes_only_these(c: Cluster) -> None:
 
 
 def test_sampled_tokens_are_judged_by_the_q_that_they_come_from(c: Cluster) -> None:
-    """As many are accepted as p and q say, but for chance: with another q than that of the draws there would not be."""
+    """The number of accepted tokens is what p and q predict, but for chance. Another q than that of the draws would change it."""
     def total(name: str) -> float:
         return c.coordinator.value(f"outrider_spec_decode_{name}_total")
 

@@ -1,4 +1,4 @@
-"""SmolLM2, a published model in a GGUF file: named in every way, answering as transformers does."""
+"""SmolLM2, a published model in a GGUF file, can be named in every way, and answers as transformers does."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ from test_command_line import up
 
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
 ALIKE = ("--dtype", "float32", "--threads", "1")
-PATIENT = ("--draft-budget", "60")  # a draft that costs what the target does is late on a busy machine
+PATIENT = ("--draft-budget", "60")  # a draft as slow as the target is late on a busy machine
 HUB_NAME = "org/smollm2"
 
 
@@ -128,7 +128,7 @@ def test_a_command_line_says_so_too(hub: Path) -> None:
 
 @pytest.mark.parametrize("size", [100, 1_000_000, 50_000_000])
 def test_a_file_that_is_cut_off_is_named(size: int, model: Path, tmp_path: Path) -> None:
-    """In its header, in its vocabulary, and in its weights, which the coordinator does not need."""
+    """The file ends in its header, in its vocabulary, or in its weights, which the coordinator does not need."""
     cut = tmp_path / "cut.gguf"
     with model.open("rb") as whole:
         cut.write_bytes(whole.read(size))

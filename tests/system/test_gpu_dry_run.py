@@ -1,5 +1,5 @@
-"""bench/gpu/run --dry: every piece, on an emulated GPU. What a GPU would do to a figure does not show here; what a change of a
-program or of its flags does to a piece shows before somebody has a GPU for an hour."""
+"""bench/gpu/run --dry runs every piece on an emulated GPU. This shows no figures of a real GPU, but it shows whether a change of a
+program or of its flags breaks a piece, before somebody has a GPU for an hour."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from harness import BIN, ROOT
 
 RUN = ROOT / "bench" / "gpu" / "run"
-# What needs a GPU that torch sees, or real kernels.
+# The pieces that need a GPU that torch sees, or real kernels.
 LEFT_OUT = {"logits", "others", "sanitizer"}
 
 

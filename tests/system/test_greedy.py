@@ -1,5 +1,5 @@
-"""Greedy decoding is that of transformers, and controls, seeds and resumed answers change nothing of the first law
-(test_first_law.py)."""
+"""Greedy decoding gives the answers of transformers, and the first law (test_first_law.py) also holds with controls, seeds and
+resumed answers."""
 
 from collections.abc import Iterator
 
@@ -48,7 +48,7 @@ def test_controls_that_look_back_see_the_same_with_a_draft(penalty: dict[str, fl
                                                            prompts: list[str]) -> None:
     eos, = pair.stub.Describe(inference_pb2.DescribeRequest()).target.eos_ids
     options = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
-    if "min_tokens" in penalty:  # the end would come soon
+    if "min_tokens" in penalty:  # the bias would soon end the answer
         options |= {"ignore_eos": False, "logit_bias": [sequence_pb2.LogitBias(token=eos, bias=12)]}
     changed = accepted = 0
     for prompt in prompts[:5]:

@@ -9,7 +9,7 @@ from harness import DRAFT_MODEL, TARGET_MODEL, Answer, Cluster, cluster, eventua
 from models import with_nan_for
 from proxies import Proxy
 
-# A token that no text of the tests has.
+# A token that occurs in no text of the tests.
 MARK = 4001
 POISON = [300, MARK, 301]
 GREEDY = {"k": 2, "temperature": 0, "max_tokens": 800, "ignore_eos": True}
@@ -18,7 +18,7 @@ GREEDY = {"k": 2, "temperature": 0, "max_tokens": 800, "ignore_eos": True}
 class Fatal:
     """Kills and restarts a server whenever the mark is sent to it.
 
-    On a thread of `reaper`, which outlives the server: a process dies with the thread that started it.
+    This happens on a thread of `reaper`, which outlives the server, since a process dies with the thread that started it.
     """
 
     def __init__(self, reaper: ThreadPoolExecutor, kill_and_restart: Callable[[], None]) -> None:
@@ -147,7 +147,7 @@ def test_a_draft_that_hangs_costs_a_few_rounds_and_is_counted(prompts: list[str]
         answer = c.generate(prompts[0], **GREEDY)
         assert answer.tokens == wanted
         assert answer.speculation.drafted == 0
-        # Each wanted a draft, but for the prompt's and the last, in which there was no room for one.
+        # Every round wanted a draft, except the prompt's and the last, which had no room for one.
         assert rounds(c, "draft_failed") == len(answer.tokens) - 2
         assert rounds(c, "plain") == plain + 1
         items = 0

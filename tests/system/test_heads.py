@@ -1,4 +1,4 @@
-"""Proposals that the target makes itself: what they do besides leaving every answer as it is (test_first_law.py)."""
+"""Behaviour of proposals that the target makes itself. test_first_law.py shows that they change no answer."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ from heads import ALONE, FLAGS, PROPOSERS
 
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
 COUPLED = {"rule": "coupled", "temperature": 0.9, "seed": 5, "max_tokens": 48, "ignore_eos": True}
-# The answers of a seed under the token rule, too: a proposal is the same wherever and however often it is made.
+# A seed repeats an answer under the token rule too, since a proposal is the same wherever and however often it is made.
 SEEDED = {"rule": "token", "temperature": 1, "seed": 7, "max_tokens": 48, "ignore_eos": True}
 
 each_proposer = pytest.mark.parametrize("proposer", PROPOSERS)
@@ -29,7 +29,7 @@ def alone() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def plain(alone: Cluster) -> Callable[..., list[int]]:
-    """The tokens without speculation; each is decoded once."""
+    """The tokens of an answer without speculation. Each answer is decoded once."""
     known: dict[str, list[int]] = {}
 
     def tokens(prompt: str, **options: Any) -> list[int]:
@@ -114,7 +114,7 @@ def test_a_scored_prompt_and_logprobs_go_with_it(proposer: str, alone: Cluster, 
     assert scores(drafter=proposer, k=4) == scores(k=0)
 
 
-# --- what there is -------------------------------------------------------------------------------------------------
+# --- statistics, refusals, auto ------------------------------------------------------------------------------------
 
 
 @each_proposer
@@ -186,7 +186,7 @@ def test_auto_takes_eagle_where_no_n_gram_matches(how: dict, alone: Cluster, pro
     made = {each: after.value(DRAFTS_BY, drafter=each, rule=rule) - before.value(DRAFTS_BY, drafter=each, rule=rule)
             for each in ("eagle", "ngram", "auto")}
     assert made["eagle"] > 0 and made["ngram"] > 0
-    # What n-grams made needless is in no statistics.
+    # Proposals that n-grams made needless are in no statistics.
     assert sum(made.values()) == sum(answer.speculation.drafts for answer in answers)
 
 

@@ -102,7 +102,7 @@ def test_clients_are_told_apart_by_their_certificates(authority: Authority) -> N
         connection.request("POST", "/v1/completions", json.dumps({"prompt": "Once"}))
         return connection
 
-    # They wait for a target: one as if it ran, and one of each client for its turn.
+    # No target is there: one request counts as running, and one of each client waits for its turn.
     coordinator = start_coordinator("127.0.0.1:1", "", "--target-wait", "3600", "--drain", "0", "--max-requests", "1",
                                     "--max-waiting-requests", "1", *tls_flags(*authority.sign("apart")),
                                     "--tls-client-ca", str(authority.ca))

@@ -64,7 +64,7 @@ def test_the_text_is_that_of_the_tokens(pair: Cluster, prompts: list[str]) -> No
 
 
 def middle_of_a_round(answer: Answer) -> tuple[int, int]:
-    """Index and id of an accepted token that occurs first here and is not the last of its round."""
+    """The index and id of an accepted token that occurs for the first time and is not the last of its round."""
     position = 0
     for r in answer.rounds:
         for i in range(r.accepted - 1):
@@ -95,7 +95,7 @@ def test_an_end_id_in_the_middle_of_a_round_discards_the_rest_of_it(pair: Cluste
 
 def test_the_models_own_end_ends_the_text_with_every_draft_length(pair: Cluster, prompts: list[str]) -> None:
     eos, = pair.stub.Describe(inference_pb2.DescribeRequest()).target.eos_ids
-    for bias in range(4, 40, 2):  # as many as needed
+    for bias in range(4, 40, 2):  # until the answer ends by itself
         options = {"temperature": 0, "max_tokens": 60,
                    "logit_bias": [sequence_pb2.LogitBias(token=eos, bias=bias)]}
         if pair.generate(prompts[2], k=0, **options).reason == STOP:

@@ -1,4 +1,4 @@
-"""What the metrics say, and when: of requests that run, that end badly, that have several samples, and that are refused."""
+"""The values of metrics, and when they change: for requests that run, end badly, have several samples, or are refused."""
 
 import grpc
 import pytest
@@ -11,7 +11,7 @@ PER_TOKEN = "outrider_time_per_output_token_seconds"
 
 
 class Counts:
-    """How much metrics of the coordinator have grown since."""
+    """How much the coordinator's metrics have grown since this was made."""
 
     def __init__(self, c: Cluster) -> None:
         self._server, self._before = c.coordinator, c.coordinator.metrics()

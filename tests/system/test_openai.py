@@ -28,7 +28,7 @@ def chatty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield c
 
 
-# Its tokens do not depend on when a proposal arrives.
+# Together with COUPLED, tokens do not depend on when a proposal arrives.
 SAMPLED: dict[str, Any] = {"temperature": 0.9, "seed": 7, "max_tokens": 30}
 COUPLED = {"rule": "coupled", "ignore_eos": True}
 
@@ -71,7 +71,7 @@ def test_a_prompt_can_be_ids_and_there_can_be_several(pair: Cluster, client: ope
     options = {"model": MODEL, "temperature": 0, "max_tokens": 12}
     assert [c.text for c in client.completions.create(prompt=ids[0], **options).choices] == texts[:1]
     assert [c.text for c in client.completions.create(prompt=ids, **options).choices] == texts[:3]
-    # More than run at once.
+    # More prompts than run at once.
     answer = client.completions.create(prompt=prompts[:20], **options)
     assert [(c.index, c.text) for c in answer.choices] == list(enumerate(texts))
     assert answer.usage.completion_tokens == sum(

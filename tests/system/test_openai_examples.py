@@ -1,4 +1,4 @@
-"""What the official client's documentation shows of structured outputs, tools and prediction, against `outrider up` with SmolLM2."""
+"""The official client's documented examples of structured outputs, tools and prediction, against `outrider up` with SmolLM2."""
 
 import json
 from collections.abc import Iterator
@@ -110,8 +110,8 @@ def test_a_predicted_output_saves_calls_of_the_model(client: openai.OpenAI, how:
     messages: Any = [{"role": "user", "content": f"Repeat this code as it is, and say nothing else.\n\n{CODE}"}]
     plain = client.chat.completions.create(messages=messages, extra_body={"drafter": "none"}, **how)
     text = plain.choices[0].message.content or ""
-    # What a model of this size makes of the code differs from CPU to CPU, and so does whether drafting pays. So the prediction that
-    # holds in part is its own text, and K is given.
+    # A model of this size writes other code on other CPUs, and whether drafting pays differs too. So the prediction that is right
+    # in part is the model's own text, and K is given.
     changed = text[:len(text) // 2] + "@" + text[len(text) // 2:]
     for predicted, options in (CODE, {}), (changed, {"draft_tokens": 4}):
         answer = client.chat.completions.create(messages=messages, prediction={"type": "content", "content": predicted},

@@ -1,4 +1,4 @@
-"""What operators use: health, reflection, metrics, logs, and orderly shutdown."""
+"""Health, reflection, metrics, logs, and orderly shutdown, as operators use them."""
 
 import json
 import os
@@ -170,7 +170,7 @@ def test_a_coordinator_out_of_time_ends_its_streams_so_that_they_can_be_resumed(
 
 
 def test_a_stream_that_is_read_slowly_can_be_resumed_too(prompts: list[str]) -> None:
-    """What was generated for it does not fit between, so that nothing can be said to its client when time is out."""
+    """The stream's buffers are full, so the coordinator cannot send its client a last message when its time is up."""
     wanted = request(prompts[7], k=2, temperature=0, ignore_eos=True, max_tokens=900)
     wanted.logprobs.top = 20
     with cluster(coordinator=["--drain", "0"]) as c, grpc.insecure_channel(c.coordinator.address, UNPROBED) as channel:
@@ -186,7 +186,7 @@ def test_a_stream_that_is_read_slowly_can_be_resumed_too(prompts: list[str]) -> 
 
 
 def test_a_coordinator_told_to_end_does_so_though_clients_go_on_asking() -> None:
-    """Also those whose calls come when everything else has ended: all of them are told what makes them try elsewhere."""
+    """Clients whose calls come when everything else has ended also get an error that makes them try elsewhere."""
     codes = set()
     with cluster(draft=None) as c:
         def ask() -> None:

@@ -41,7 +41,7 @@ def quiet(pair: Cluster, calls: list[Call]) -> list[list[int]]:
 
 
 class Streams:
-    """The calls, read by a thread each."""
+    """The calls, each read by its own thread."""
 
     def __init__(self, c: Cluster, calls: Sequence[Call]) -> None:
         self.answers = [Answer() for _ in calls]
@@ -63,12 +63,12 @@ class Streams:
         return [len(answer.tokens) for answer in self.answers]
 
     def wait_more(self, count: int) -> None:
-        """Until each has that many more tokens than now, or all."""
+        """Waits until each stream has `count` more tokens than now, or all."""
         wanted = [min(length + count, TOKENS) for length in self.lengths()]
         eventually(lambda: self.errors or all(map(int.__ge__, self.lengths(), wanted)), "all streams go on")
 
     def longest_pause(self, since: float) -> tuple[float, float]:
-        """When it began and ended, of those that ended after `since`."""
+        """When the longest of the pauses that ended after `since` began and ended."""
         pauses = [pause for arrivals in self.arrivals for pause in itertools.pairwise(arrivals) if pause[1] > since]
         return max(pauses, key=lambda pause: pause[1] - pause[0])
 
@@ -86,7 +86,7 @@ def disturb(c: Cluster, calls: list[Call], row: int, what: str, begin: Callable[
     streams.wait_more(10)
     began = time.monotonic()
     begin()
-    if what.startswith("draft"):  # which nobody waits for
+    if what.startswith("draft"):  # streams do not wait for it
         streams.wait_more(20)
     time.sleep(max(0.0, began + seconds - time.monotonic()))
     end()

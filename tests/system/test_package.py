@@ -1,4 +1,4 @@
-"""What `make package` makes, in a fresh root: programs, plug-ins, man pages, completions, units, licences and the C++ SDK."""
+"""The packages of `make package` in a fresh root: programs, plug-ins, man pages, completions, units, licences and the C++ SDK."""
 
 import configparser
 import os
@@ -30,7 +30,7 @@ def packages() -> list[Path]:
 
 @pytest.fixture(scope="module")
 def root(packages: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where both Debian packages are unpacked, and the plug-ins that this build has installed."""
+    """A folder with both Debian packages unpacked, and the plug-ins of this build installed."""
     root = tmp_path_factory.mktemp("root")
     for package in packages:
         if package.suffix == ".deb":

@@ -26,13 +26,13 @@ FREE = ("--target-listen", "127.0.0.1:0", "--draft-listen", "127.0.0.1:0", "--me
 
 @dataclasses.dataclass
 class Service:
-    """One of the two."""
+    """One of the pair's two services."""
     address: str
     connect = Server.connect
 
 
 class Pair(Server):
-    """Both services. As a Server it is the target."""
+    """Both services. Its addresses as a Server are the target's."""
 
     def __init__(self, *args: str, target_listen: str = "", draft_listen: str = "") -> None:
         defaults = {"--target-model": str(TARGET_MODEL), "--draft-model": str(DRAFT_MODEL), "--device": DEVICE,
@@ -46,7 +46,7 @@ class Pair(Server):
         self.draft = Service(draft["listen"])
 
     def again(self) -> "Pair":
-        """Another one in its place."""
+        """Starts another pair at the same addresses."""
         return Pair(*self.flags, target_listen=self.address, draft_listen=self.draft.address)
 
 
@@ -74,7 +74,7 @@ def calls(prompts: list[str]) -> list[Call]:
 
 @pytest.fixture(scope="module")
 def apart(pair: Cluster, calls: list[Call]) -> list[list[int]]:
-    """Of draft and target in a process each."""
+    """The tokens from draft and target in separate processes."""
     return [answer.tokens for answer in pair.generate_all(calls)]
 
 
@@ -90,7 +90,7 @@ def test_tokens_are_those_of_separate_processes_and_of_plain_decoding(together: 
 
 @pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 def test_both_models_run_on_libtorch(prompts: list[str]) -> None:
-    """Two of its models in a process share its threads."""
+    """Two models in one process share libtorch's threads."""
     with pair_cluster("--engine", "torch", "--target-dtype", "float32", "--draft-dtype", "float32") as c:
         calls = [(prompt, {"k": k, **GREEDY}) for prompt in prompts for k in (0, 4)]
         goldens = [golden for golden in load_goldens("greedy.json")["answers"] for _ in (0, 4)]
@@ -167,14 +167,14 @@ def test_describe_shows_both(together: Cluster) -> None:
 
 
 def block_bytes(model: Path, tokens: int) -> int:
-    """Of keys and values in bfloat16."""
+    """The bytes of a block's keys and values in bfloat16."""
     config = json.loads((model / "config.json").read_text())
     head = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     return 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * head * 2 * tokens
 
 
 def available_bytes() -> int:
-    """Of the machine, or of the control group if that has less."""
+    """The memory available to the machine, or to the control group if that is less."""
     machine = 1024 * int(re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())[1])
     group = Path("/sys/fs/cgroup")
     limit = (group / "memory.max").read_text().strip() if (group / "memory.max").exists() else "max"
@@ -184,13 +184,13 @@ def available_bytes() -> int:
 @pytest.mark.skipif(DEVICE != "cpu", reason="asks for the memory of the host")
 def test_the_pools_hold_as_many_tokens_and_share_the_fraction() -> None:
     wanted = 0.01 * available_bytes()
-    # So many sequences that their contexts are no limit.
+    # With so many sequences, their contexts are no limit.
     served = Pair("--target-dtype", "bfloat16", "--draft-dtype", "bfloat16", "--kv-memory-fraction", "0.01", "--max-sequences",
                   "100000")
     with running(served), target_stream(served) as verifies, draft_stream(served.draft) as proposes:
         blocks, tokens = verifies.info.kv_blocks, verifies.info.block_size
         assert (proposes.info.kv_blocks, proposes.info.block_size) == (blocks, tokens)
-    # Others use the memory too, so the bounds are wide; two fractions of their own would be twice as much.
+    # Other processes use memory too, so the bounds are wide. A fraction for each pool would be twice as much.
     taken = blocks * (block_bytes(TARGET_MODEL, tokens) + block_bytes(DRAFT_MODEL, tokens))
     assert 0.6 * wanted < taken < 1.5 * wanted
 
@@ -203,7 +203,7 @@ def test_the_size_of_the_pools_can_be_given() -> None:
 
 @pytest.mark.parametrize("name", ["target", "draft"])
 def test_a_model_that_cannot_be_loaded_ends_the_pair(name: str, tmp_path: Path) -> None:
-    """The other one waits for it by then, to share the memory."""
+    """By then the other model waits for this one, to share the memory."""
     model = {"target": TARGET_MODEL, "draft": DRAFT_MODEL}[name]
     broken = copy_of(model, tmp_path)
     without(WEIGHTS)(broken)

@@ -1,4 +1,4 @@
-"""Several targets and drafts behind one coordinator: one of them dies, drains or hangs, and nobody's answer changes."""
+"""Several targets and drafts behind one coordinator. If one dies, drains or hangs, no answer changes."""
 
 import contextlib
 import json
@@ -63,7 +63,7 @@ class Pool:
 @contextlib.contextmanager
 def pool(targets: Sequence[Sequence[str]] = ((), ()), drafts: Sequence[Sequence[str]] = ((),),
          coordinator: Sequence[str] = ()) -> Iterator[Pool]:
-    """Each target and draft with its flags."""
+    """A pool. `targets` and `drafts` have the flags of each server."""
     with contextlib.ExitStack() as stack:
         servers = stack.enter_context(running())
         its_targets, its_drafts = [], []
@@ -238,7 +238,7 @@ def test_a_target_with_other_weights_is_refused(tmp_path: Path, prompts: list[st
 
 
 def copy_with_other_weights(model: Path, other: Path) -> None:
-    """The last number of the weights is another."""
+    """Copies a model, and changes the last byte of its weights."""
     other.mkdir()
     for file in model.iterdir():
         data = bytearray(file.read_bytes())

@@ -1,4 +1,4 @@
-"""A draft that proposes what it should not, or too late: no answer depends on it, and it is believed again once it is right."""
+"""A draft that sends wrong or late proposals changes no answer, and is believed again once its proposals are right."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -19,19 +19,19 @@ def proxy() -> Proxy:
 
 @pytest.fixture(scope="module")
 def broken(proxy: Proxy) -> Iterator[Cluster]:
-    """A pair whose draft has the proxy before it, and little time, since some answers never come."""
+    """A cluster whose draft is behind the proxy. The draft has little time, since some of its results never come."""
     with cluster(through=proxy, coordinator=["--draft-budget", "0.05"]) as c:
         yield c
 
 
 def weights(result: Result, *values: float) -> None:
-    """Of the first node: its own token first, then others."""
+    """Sets the q of the first node: the weight of its own token first, then those of the next ids."""
     node = result.nodes[0]
     node.q.sparse.ids[:] = [node.token + i for i in range(len(values))]
     node.q.sparse.weights[:] = values
 
 
-# What is wrong with a proposal, and the reason under which it is counted: the draft's, or the target's.
+# Wrong proposals: how each is made, whether it counts as an error of draft or target or as unexpected, and the reason.
 WRONG: dict[str, tuple[Callable[[Result], object], str, str]] = {
     "more tokens than asked for": (lambda r: r.nodes.extend([*r.nodes, *r.nodes]), "draft", "PROPOSAL_TOO_LONG"),
     "a token outside the vocabulary": (lambda r: setattr(r.nodes[0], "token", 10**6), "draft", "DRAFT_TOKEN_OUT_OF_RANGE"),
@@ -84,7 +84,7 @@ def test_a_wrong_proposal_is_refused_and_counted_and_changes_nothing(case: str, 
 
 
 def test_a_late_proposal_is_never_applied_to_a_later_round(broken: Cluster, proxy: Proxy, prompts: list[str]) -> None:
-    """Each answer is held back until the next one is due, and comes when another round waits."""
+    """Each result is held back until the next one, so it arrives while another round waits."""
     wait_until_drafting(broken, prompts[0])
     wanted = broken.generate(prompts[1], **GREEDY | {"k": 0}).tokens
     before, held = counted(broken, "unexpected", ""), []

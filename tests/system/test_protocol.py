@@ -173,8 +173,8 @@ def test_a_released_sequence_is_never_known_again(target: Stream, draft: Stream)
 def test_a_cancelled_round_is_not_answered_and_the_sequence_stays(target: Stream) -> None:
     sequence, tokens = new_sequence(len(PROMPT)), [300 + i % 50 for i in range(target.info.max_context - 1)]
     cancel = target_pb2.TargetItem(cancel=sequence_pb2.CancelItem(sequence_id=sequence.id, round=1))
-    # So many tokens take several steps, and the cancellation comes with them. Without it round 1 is answered first: it is
-    # superseded.
+    # So many tokens take several steps, and the cancellation comes with them. Without the cancellation, round 1 is
+    # answered first, as superseded.
     target.send(sequence.verify(1, tokens), cancel, sequence.verify(2, PROMPT))
     assert target.receive().round == 2
     third, = target.ask(sequence.verify(3, PROMPT, base=len(PROMPT) - 1, params=False))
@@ -376,7 +376,7 @@ def test_what_cannot_fit_the_cache_is_refused_and_the_rest_makes_room() -> None:
             return eventually(ask, "room")
 
         first = until_there_is_room(one, PROMPT)
-        # The second waits until the first counts as abandoned, and then preempts it.
+        # The second sequence waits until the first counts as abandoned, and then preempts it.
         until_there_is_room(two, PROMPT[::-1])
         tokens = [*PROMPT, first.verdict.token]
         lost, = verify.ask(one.verify(next(rounds), tokens, base=len(PROMPT)))

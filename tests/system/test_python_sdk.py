@@ -36,7 +36,7 @@ def tokens_of(chunks: list[Chunk]) -> list[int]:
 
 
 def went_on_elsewhere(chunks: list[Chunk]) -> bool:
-    """Whether the last of the servers that worked on an answer had not begun it."""
+    """Whether another coordinator than the one that began an answer ended it."""
     counts = chunks[-1].finish.speculation
     emitted = counts.emitted_accepted + counts.emitted_corrected + counts.emitted_bonus + counts.emitted_plain
     return emitted < len(tokens_of(chunks))
@@ -209,7 +209,7 @@ def kill(c: Cluster) -> None:
 
 
 def end_in_order(c: Cluster) -> None:
-    """Ends a server as a rolling update does."""
+    """Ends the coordinator as a rolling update does, and starts it again."""
     c.coordinator.terminate()
     c.coordinator.wait_orderly_end()
     c.restart_coordinator()

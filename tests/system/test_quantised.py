@@ -1,4 +1,4 @@
-"""Checkpoints in other forms: quantised already, of the draft and of the target, each on its own; saved without the head's class."""
+"""Checkpoints in other forms: already quantised ones of the draft or of the target, and ones saved without the head's class."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Drafting while the target verifies: what it does besides leaving every answer as it is (test_first_law.py)."""
+"""Behaviour of drafting while the target verifies. test_first_law.py shows that it changes no answer."""
 
 import itertools
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from harness import Answer, Cluster, cluster, eventually, inference_pb2, request
 
 GREEDY = {"temperature": 0, "max_tokens": 64, "ignore_eos": True}
 COUPLED = {"rule": "coupled", "temperature": 0.9, "seed": 5, "max_tokens": 64, "ignore_eos": True}
-# Enough time for every proposal, however busy the machine is: then a seed repeats an answer of the ratio rules too.
+# Enough time for every proposal, however busy the machine is, so that a seed repeats an answer of the ratio rules too.
 PATIENT = ["--draft-budget", "60"]
 
 
@@ -25,8 +25,8 @@ def asked(prompts: list[str]) -> list[str]:
 
 
 def ran_ahead(answers: list[Answer]) -> None:
-    """That something was drafted ahead. An answer for which it does not seem to pay may do without, and on a busy machine
-    what is drafted ahead may all come too late."""
+    """Checks that something was drafted ahead. An answer for which that does not seem to pay may stay in lockstep, and on a
+    busy machine everything that is drafted ahead may come too late."""
     for answer in answers:
         followed = inference_pb2.SCHEDULE_RUN_AHEAD if answer.speculation.ahead_rounds else inference_pb2.SCHEDULE_LOCKSTEP
         assert answer.speculation.schedule == followed
@@ -34,7 +34,7 @@ def ran_ahead(answers: list[Answer]) -> None:
 
 
 def hit(c: Cluster, prompt: str, **options: object) -> Answer:
-    """The first answer for which something that was drafted ahead is used."""
+    """Asks until an answer uses something that was drafted ahead."""
     def ask() -> Answer | None:
         answer = c.generate(prompt, k=4, schedule="run_ahead", **GREEDY, **options)
         return answer if answer.speculation.ahead_hits else None
@@ -81,7 +81,7 @@ def test_the_trace_says_which_proposals_were_begun_ahead(trio: Cluster, asked: l
     assert all(answer.rounds[number - 1].branches > 0 for number in ahead)
     assert all(r.draft_compute_us <= r.draft_us for r in answer.rounds)
     assert answer.speculation.ahead_rounds == sum(r.branches > 0 for r in answer.rounds)
-    # What was begun after the last verdict, or for an answer that ended, is a hit that nothing followed.
+    # The last round can be a hit that no further round uses.
     assert len(ahead) <= answer.speculation.ahead_hits <= len(ahead) + 1
     lockstep = trio.generate(asked[0], k=4, schedule="lockstep", trace=True, **GREEDY)
     assert not any(r.drafted_ahead or r.branches for r in lockstep.rounds)
@@ -106,7 +106,7 @@ def test_the_canaries_stay_at_one(asked: list[str]) -> None:
 
 
 def test_branches_leave_room_for_those_who_wait(asked: list[str]) -> None:
-    """A draft with few blocks and few sequences: branches are refused, and nobody is evicted for them."""
+    """A draft with few blocks and few sequences: branches are refused, and no sequence is evicted for them."""
     with cluster(draft=["--kv-blocks", "24", "--max-sequences", "3"]) as c:
         plain = [c.generate(prompt, k=0, **GREEDY).tokens for prompt in asked[:3]]
         calls = [(prompt, GREEDY | {"k": 4, "schedule": "run_ahead"}) for prompt in asked[:3]] * 3

@@ -27,14 +27,14 @@ def test_the_prompt_is_computed_once_by_the_target(prompts: list[str]) -> None:
             assert answers[0].finish.usage.prompt_tokens > 300
             return c.target.value("outrider_target_batch_rows_sum") - before
 
-        # A further sample costs its last prompt token, and one row for the second token.
+        # Each further sample costs two rows: the last token of the prompt, and the row of the second token.
         assert rows(9) == rows(1) + 2 * 8
         c.wait_idle()
 
 
 def test_samples_share_blocks_until_they_part(prompts: list[str]) -> None:
     prompt = " ".join(prompts)[:1500]
-    # Blocks for one copy of the prompt and a few per sample, but not for eight copies.
+    # There are blocks for one copy of the prompt and a few per sample, but not for eight copies.
     small = ("--kv-blocks", "60", "--block-size", "16", "--no-prefix-cache")
     with cluster(draft=None, target=small) as c:
         answers = c.generate_samples(prompt, 8, k=0, temperature=1, seed=5, max_tokens=20, ignore_eos=True)

@@ -1,4 +1,4 @@
-"""--self-test of the model servers: a line a check, exit code 0, no port, and of the model only its config.json."""
+"""--self-test of the model servers prints a line for each check, exits with 0, opens no port, and reads only config.json."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""Draft and target by themselves: they end without losing an answer, say when to try again, and are reached slowly."""
+"""Draft and target end without losing an answer, say when to try again, and are reached over slow connections."""
 
 import contextlib
 import itertools
@@ -38,7 +38,7 @@ def results_until_the_end(stream: Stream) -> tuple[list[object], Refusal]:
 
 
 class Busy:
-    """A server with a stream, and work on it that takes a while."""
+    """A stream to a server, with work that takes a while."""
 
     def __init__(self, kind: str, stream: Stream) -> None:
         self.item = KINDS[kind][2]
@@ -46,7 +46,7 @@ class Busy:
         length = stream.info.max_context - 20
         self.prompts = [[300 + (i * j) % 700 for i in range(length)] for j in range(1, 9)]
         items = [self.item(1, prompt) for prompt in self.prompts]
-        # The last one is answered at once, when the server has all others.
+        # The last item is answered at once, as soon as the server has all others.
         stream.send(*items, type(items[0])())
         self.results = []
         while not (last := stream.receive()).HasField("status"):
@@ -92,7 +92,7 @@ def test_a_full_server_says_when_to_try_again(kind: str) -> None:
     start, connect, item = KINDS[kind]
     server = start("--max-sequences", "1")
     with running(server), connect(server) as stream:
-        # Both arrive before the first is computed, so it cannot have been left alone.
+        # Both arrive before the first is computed, so the first cannot count as abandoned.
         refusals = [Refusal.parse(result.status) for result in stream.ask(item(1, PROMPT), item(1, PROMPT[::-1]))
                     if result.HasField("status")]
         assert [(r.code, r.reason, r.retry) for r in refusals] == [("RESOURCE_EXHAUSTED", "SEQUENCES_EXHAUSTED", True)]

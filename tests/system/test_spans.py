@@ -1,4 +1,4 @@
-"""Spans as a collector gets them by OTLP. The collector here is made of OpenTelemetry's own stubs; `make test-tracing` has a real one."""
+"""Spans as a collector gets them over OTLP. The collector here uses OpenTelemetry's own stubs; `make test-tracing` has a real one."""
 
 import contextlib
 import threading
@@ -25,7 +25,7 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         self.spans: list[tuple[str, Span]] = []
         self.resources: list[dict[str, str]] = []
         self.metadata: list[dict[str, str]] = []
-        self.answer: grpc.StatusCode | None = None  # in place of success
+        self.answer: grpc.StatusCode | None = None  # the error to answer with, if any
         self._lock = threading.Lock()
 
     def Export(self, request: trace_service_pb2.ExportTraceServiceRequest,
@@ -44,13 +44,13 @@ class Collector(trace_service_pb2_grpc.TraceServiceServicer):
         return [span for sender, span in self.spans if sender == service and span.name.startswith(name)]
 
     def wait_request(self) -> Span:
-        """The span of the first request. Its rounds have come before, or with it."""
+        """The span of the first request. The spans of its rounds have come by then."""
         return eventually(lambda: self.of("outrider-coordinator", "text_completion"), "a span of the request")[0]
 
 
 @contextlib.contextmanager
 def collector(monkeypatch: pytest.MonkeyPatch, identity: tuple[Path, Path] | None = None, **variables: str) -> Iterator[Collector]:
-    """A collector, and the variables by which services started within find it."""
+    """A collector. Variables lead services that start within the block to it."""
     server, kept = grpc.server(futures.ThreadPoolExecutor(4)), Collector()
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(kept, server)
     if identity is None:
@@ -85,7 +85,7 @@ def test_a_request_its_rounds_and_the_work_of_both_servers_are_one_trace(monkeyp
     with collector(monkeypatch) as spans:
         with cluster() as c:
             generate(c, prompts[0], TRACED, k=3, temperature=0, max_tokens=100, ignore_eos=True, seed=5)
-        # All have sent theirs before they ended.
+        # All services have sent their spans before they ended.
         (whole,) = spans.of("outrider-coordinator", "text_completion tiny-target")
         assert (whole.trace_id.hex(), whole.parent_span_id.hex(), whole.kind) == (TRACE, PARENT, Span.SPAN_KIND_SERVER)
         said = attributes(whole)
@@ -99,7 +99,7 @@ def test_a_request_its_rounds_and_the_work_of_both_servers_are_one_trace(monkeyp
 
         rounds = spans.of("outrider-coordinator", "round")
         numbers = [attributes(span)["outrider.round"] for span in rounds]
-        # The first, then one in sixteen.
+        # The first sixteen, then one in sixteen.
         assert numbers == [*range(16), *range(16, said["outrider.rounds"], 16)] and len(rounds) > 16
         assert attributes(rounds[1])["outrider.drafter"] == "model" and attributes(rounds[1])["outrider.drafted"] == 3
         of_rounds = {span.span_id: span for span in rounds}
@@ -110,7 +110,7 @@ def test_a_request_its_rounds_and_the_work_of_both_servers_are_one_trace(monkeyp
         for span in [*rounds, *verified, *drafted]:
             assert span.trace_id == whole.trace_id and span.status.code == Status.STATUS_CODE_UNSET
             above = of_rounds.get(span.parent_span_id, whole)
-            # The prompt goes to the draft beside the first round.
+            # The prompt goes to the draft during the first round.
             end = whole.end_time_unix_nano if span.name == "draft" else above.end_time_unix_nano
             assert above.start_time_unix_nano <= span.start_time_unix_nano <= span.end_time_unix_nano <= end
         assert len({span.span_id for _, span in spans.spans}) == len(spans.spans)

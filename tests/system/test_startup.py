@@ -109,13 +109,13 @@ def test_a_normal_start_warns_of_nothing_and_serves_once_it_has_met_its_target(p
     target = reserve_address()
     coordinator = start_coordinator(target, "")
     with running(coordinator):
-        # Without a draft service n-grams are drafted, and a line says so.
+        # Without a draft service n-grams draft, and a log line says so.
         listening = coordinator.wait_for_event("listening")
         assert listening["drafter"] == "ngram"
         assert coordinator.health() == "NOT_SERVING" and not coordinator.events("serving")
         with running(start_target(listen=target)):
             serving = coordinator.wait_for_event("serving")
-            # Who waits for longer than servers take to start is told of it.
+            # The coordinator complains only if it waits for longer than servers take to start.
             complaints = [line for line in coordinator.lines if '"level":"warning"' in line or '"level":"error"' in line]
             assert datetime.fromisoformat(serving["time"]) - datetime.fromisoformat(listening["time"]) > timedelta(seconds=1.5) or not complaints
             assert "outrider_draft_up" not in {name for name, _ in coordinator.metrics()}, "nor one without an address"
@@ -307,7 +307,7 @@ def test_a_log_that_cannot_be_written_ends_nobody_and_its_lines_are_counted(log:
         assert live.status == health_pb2.HealthCheckResponse.SERVING
         with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=PATIENCE) as answer:
             assert Metrics(answer.read().decode()).value("outrider_log_lines_dropped_total") > 0
-        process.terminate()  # which it logs
+        process.terminate()  # it logs this
         assert process.wait(DRAIN) == 0
     finally:
         process.kill()

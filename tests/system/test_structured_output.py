@@ -18,7 +18,7 @@ from http_clients import MODEL, TALK, connect
 sys.path.insert(0, str(ROOT / "tests" / "unit"))
 from grammar_schemas_test import invalid
 
-# The order of the names is not that of the alphabet, and all that can be long has an end: the model writes nonsense.
+# The names are not in alphabetical order, and everything that can be long has a limit, since the model writes nonsense.
 PERSON = {
     "type": "object",
     "properties": {
@@ -147,7 +147,7 @@ def test_pydantics_models_come_back(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("count", [40, full(1000)])
 def test_answers_to_random_schemas_validate_whatever_drafts(count: int, client: openai.OpenAI, prompts: list[str]) -> None:
-    """Those of tests/unit/grammar_random_schemas.cc, with one of the ways each, and in the full test with all."""
+    """The schemas of tests/unit/grammar_random_schemas.cc, each with one of the ways, or with all in the full test."""
     drawn = subprocess.run([BIN.parent / "tests" / "grammar_random_schemas", "7", str(count)], check=True, capture_output=True, text=True)
     ways = [{"drafter": drafter, "draft_tokens": k} for drafter in ("ngram", "model", "auto", "grammar") for k in (1, 4, 8)]
     whole = refused = 0

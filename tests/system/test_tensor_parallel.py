@@ -33,7 +33,7 @@ class Group:
         return self.cluster.target
 
     def restart(self) -> None:
-        """After both have ended."""
+        """Starts both ranks again, after both have ended."""
         self.cluster.forget(self.first)
         self.second = start_second(self.rendezvous)
         self.cluster.restart_target()
@@ -113,7 +113,7 @@ def test_a_rank_that_is_lost_between_requests_is_noticed_at_once(prompts: list[s
 
 
 def test_at_the_end_of_all_requests_that_run_end_well(prompts: list[str]) -> None:
-    """Whoever ends a group sends SIGTERM to all of its processes at once."""
+    """In operation, all processes of a group get SIGTERM at once."""
     with group() as running:
         stream = running.cluster.stream(prompts[0], k=0, **(GREEDY | {"max_tokens": 200}))
         tokens = [token.id for token in next(stream).tokens]
@@ -149,5 +149,5 @@ def test_what_cannot_be_shared_is_refused_in_one_line() -> None:
     assert "--tensor-parallel 2: needs --engine torch" in native
     assert "--tensor-parallel 3: must divide the" in refusal("outrider-target", *MODEL, *TORCH, "--tensor-parallel", "3")
     assert "--rank 1: must be in [0, 0]" in refusal("outrider-target", *MODEL, *TORCH, "--rank", "1")
-    address = "192.0.2.1:29500"  # no machine has it
+    address = "192.0.2.1:29500"  # no machine has this address
     assert f"--rendezvous {address}: bind: Cannot assign requested address" in refusal("outrider-target", *MODEL, *shared(address, 0))

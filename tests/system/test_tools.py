@@ -1,4 +1,4 @@
-"""Tools over OpenAI's API: calls that a model is held to, whole and streamed, with every drafter, and what they do to prompts."""
+"""Tools over OpenAI's API: calls that a model is held to, whole and streamed, with every drafter, and their part in prompts."""
 
 import json
 import re
@@ -94,7 +94,7 @@ def test_no_drafter_changes_the_calls(how: dict[str, Any], client: openai.OpenAI
 
 
 def test_a_model_that_is_free_writes_text(client: openai.OpenAI) -> None:
-    """The shipped pair knows no tools: whatever it says stays, and is what it says without a parser."""
+    """The shipped pair knows no tools, so its text stays as it is without a parser."""
     for tools in ([NOW], [WEATHER, NOW]):
         choice = client.chat.completions.create(**(GREEDY | {"tools": tools, "max_tokens": 40})).choices[0]
         assert choice.message.content and choice.message.tool_calls is None

@@ -1,7 +1,7 @@
-"""The engine on libtorch: the first law up to rounding, alone and beside the native engine, and what it says of itself.
+"""The engine on libtorch: the first law up to rounding, alone and beside the native engine, and what it reports about itself.
 
-A row's results depend on the rows beside it by rounding there, so tokens are compared up to the first position where the
-two best logits are closer than TIE.
+With libtorch, rounding makes a row's results depend on the rows beside it, so tokens are compared up to the first position
+where the two best logits are closer than TIE.
 """
 
 import itertools
@@ -20,7 +20,7 @@ from models import with_nan_for
 TORCH = ["--engine", "torch"]
 TIE = 1e-3
 GREEDY = {"temperature": 0, "max_tokens": 48, "ignore_eos": True}
-MARK = 4001  # a token that no text of the tests has
+MARK = 4001  # a token that occurs in no text of the tests
 
 pytestmark = pytest.mark.skipif(not (BIN / "liboutrider_torch.so").exists(), reason="built without libtorch")
 
@@ -50,7 +50,7 @@ def test_greedy_output_is_that_of_transformers_with_every_draft_length(k: int, o
 
 
 def test_the_coupled_rule_emits_the_same_with_every_draft_length(on_torch: Cluster, prompts: list[str]) -> None:
-    # No tie comes up here: the native engine, which rounds otherwise, emits the same.
+    # There is no tie here: the native engine, which rounds differently, emits the same tokens.
     with cluster(target=PRECISE, draft=None) as native:
         calls = [(prompt, {"rule": "coupled", "temperature": 0.8, "seed": seed, "max_tokens": 48}) for seed, prompt in enumerate(prompts[:4])]
         texts = [native.generate(prompt, k=0, **options).tokens for prompt, options in calls]
@@ -87,7 +87,7 @@ def test_a_killed_target_is_replaced_and_no_token_lost(prompts: list[str]) -> No
 
 
 def test_a_target_that_comes_back_on_another_engine_is_not_used(tmp_path: Path) -> None:
-    # Else an answer would be begun by one that keeps the first law bit by bit, and ended by one that does not.
+    # Otherwise an engine that keeps the first law bit for bit would begin an answer, and one that does not would end it.
     address = f"unix:{tmp_path}/target.sock"
     target = start_target(*PRECISE, listen=address)
     with running(start_coordinator(address, "")) as (coordinator,):
@@ -99,7 +99,7 @@ def test_a_target_that_comes_back_on_another_engine_is_not_used(tmp_path: Path) 
 
 
 def test_logits_that_are_no_numbers_end_their_sequence_and_no_other(prompts: list[str], tmp_path: Path) -> None:
-    """Its blocks go to other sequences, which never see what it left there."""
+    """Other sequences get its blocks, and never see its values there."""
     with cluster(target=[*TORCH, "--model", str(with_nan_for(MARK, TARGET_MODEL, tmp_path)), "--kv-blocks", "24",
                          "--no-prefix-cache"], draft=None) as c:
         alone = [c.generate(prompt, **GREEDY).tokens for prompt in prompts[:4]]

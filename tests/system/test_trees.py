@@ -1,4 +1,4 @@
-"""Drafting several tokens for a position: what it does besides leaving every answer as it is (test_first_law.py)."""
+"""Behaviour of drafting several tokens for a position. test_first_law.py shows that it changes no answer."""
 
 from collections.abc import Iterator
 
@@ -20,7 +20,7 @@ def trio() -> Iterator[Cluster]:
 
 
 def drew_trees(answer: Answer) -> None:
-    """That trees were drafted, and that what is counted of them fits together."""
+    """Checks that trees were drafted, and that their counts fit together."""
     stats = answer.speculation
     assert stats.tree_rounds > 0
     assert sum(stats.accepted_per_rank) <= stats.accepted

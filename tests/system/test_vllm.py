@@ -1,4 +1,4 @@
-"""vLLM's gRPC protocol, by clients that were generated from its protos as they were published, which scripts/install_tools fetches."""
+"""vLLM's gRPC protocol, with clients generated from its published protos, which scripts/install_tools fetches."""
 
 import contextlib
 import importlib
@@ -53,7 +53,7 @@ def pair() -> Iterator[Cluster]:
 
 
 class Client:
-    """Calls over one connection, in one client's name."""
+    """Calls over one connection, as one client."""
 
     def __init__(self, channel: grpc.Channel, token: str = "") -> None:
         self.inference, self.control = vllm_grpc.InferenceStub(channel), control_grpc.ControlStub(channel)
@@ -88,7 +88,7 @@ def client(pair: Cluster) -> Iterator[Client]:
 
 
 def asked(prompt: str | Sequence[int], *, max_tokens: int = 24, temperature: float | None = 0, **fields: Any) -> Any:
-    """A request that no end of the model's cuts short, unless the fields say otherwise. They are dictionaries, by their names."""
+    """A request that ignores the model's end of text, unless `fields` say otherwise. Messages in `fields` are dictionaries."""
     prompts = {"text": prompt} if isinstance(prompt, str) else {"token_ids": {"ids": prompt}}
     stopping = {"max_new_tokens": max_tokens, "ignore_eos": True} | fields.pop("stopping", {})
     return vllm.GenerateRequest(temperature=temperature, stopping=stopping, **prompts, **fields)
@@ -366,7 +366,7 @@ def test_a_stream_outlives_the_signal_to_end(prompts: list[str]) -> None:
 
 @contextlib.contextmanager
 def two_clients(authority: Authority, folder: Path) -> Iterator[tuple[Client, Client, Client]]:
-    """Two that the coordinator tells apart by their tokens, and one without."""
+    """Two clients that the coordinator tells apart by their tokens, and one without a token."""
     tokens = folder / "tokens"
     tokens.write_text("ada-secret\nbob-secret\n")
     with running() as servers, contextlib.ExitStack() as stack:
@@ -407,7 +407,7 @@ def described(folder: Path, files: Sequence[str]) -> list[FileDescriptorProto]:
 
 
 def facts(files: Sequence[FileDescriptorProto]) -> set[tuple[Any, ...]]:
-    """What the wire and generated code depend on: of each field, value and method a row."""
+    """The facts on which the wire and generated code depend: a row for each field, value and method."""
     rows: set[tuple[Any, ...]] = set()
 
     def add_enum(name: str, enum: EnumDescriptorProto) -> None:
@@ -438,7 +438,7 @@ def test_our_protos_are_a_part_of_the_published_ones() -> None:
     ours = described(ROOT / "proto", [f"vllm/{name}" for name in FILES])
     published = facts(described(PUBLISHED, FILES))
     assert len(facts(ours)) > 80 and facts(ours) - published == set()
-    # Each of these would be found.
+    # Each of these changes is found.
     ours[0].message_type[0].field[0].number += 40
     assert len(facts(ours) - published) == 1
     ours[1].service[0].method[0].server_streaming = True

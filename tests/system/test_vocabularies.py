@@ -53,7 +53,7 @@ def test_a_dense_q_of_every_token_is_one_for_the_target(c: Cluster) -> None:
 
 
 def test_a_draft_never_proposes_what_the_target_lacks(larger_draft: Cluster) -> None:
-    """It would, if only that were left: these ids have a logit of 0 in the draft, and all others far below."""
+    """The draft's model could propose these ids: their logits are 0, and those of the first 1000 ids are far below."""
     others = [sequence_pb2.LogitBias(token=token, bias=-100) for token in range(1000)]
     answer = larger_draft.generate(PROMPT, k=4, max_tokens=20, ignore_eos=True, temperature=5, seed=1, logit_bias=others)
     assert answer.speculation.drafted > 20

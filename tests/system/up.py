@@ -24,7 +24,7 @@ class Up(Process):
         super().__init__("outrider", "up", *with_defaults(models | FREE, flags), stdout_too=True, variables=variables)
 
     def wait_for_line(self, pattern: str, times: int = 1) -> re.Match[str]:
-        """The last of so many lines that match from their beginning."""
+        """Waits for `times` lines that match from their beginning; returns the last match."""
         def found() -> list[re.Match[str]]:
             return [match for line in list(self.lines) if (match := re.match(pattern, line))]
 
@@ -44,7 +44,7 @@ class Up(Process):
         return match and match[1]
 
     def pids(self) -> dict[str, int]:
-        """Those of its children that run, by service."""
+        """The process ids of its running children, by service."""
         found = {}
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ class Up(Process):
 @contextlib.contextmanager
 def up(*flags: str, serving: bool = True, models: dict[str, str] = PAIR, end: signal.Signals = signal.SIGINT,
        **variables: str) -> Iterator[Up]:
-    """Serving, unless that is not to be waited for. Ended by Ctrl-C or SIGTERM, in an orderly way if all went well."""
+    """Runs `outrider up`, and waits until it serves if `serving`. If the body succeeds, Ctrl-C or SIGTERM must end it in an orderly way."""
     process = Up(*flags, models=models, **variables)
     try:
         if serving:

@@ -1,4 +1,4 @@
-// How often drafted tokens stand, and which outcomes of a verification are likely.
+// How often drafted tokens are accepted, and which outcomes of a verification are likely.
 #include "coordinator/policy/measured_rounds.h"
 
 #include <gmock/gmock.h>
@@ -68,7 +68,7 @@ TEST(LikelyOutcomes, HaveTheChancesThatFollowFromThoseOfEachToken) {
 TEST(Acceptance, IsTheShareOfJudgedTokensThatStood) {
   Acceptance acceptance;
   EXPECT_GT(acceptance.alpha(), 0.5) << "before anything is known, drafts are worth a try";
-  // Three of four judged: what follows a rejected token is not judged.
+  // Three of the four judged tokens are accepted. Tokens after a rejected one are not judged.
   for (int i = 0; i < 400; ++i) acceptance.Observe(Chain(8), 3);
   EXPECT_NEAR(acceptance.alpha(), 3.0 / 4, 1e-9);
   EXPECT_FALSE(acceptance.knows_confidence());

@@ -18,7 +18,7 @@ using Ticket = std::unique_ptr<Admission::Ticket>;
 
 class AdmissionTest : public ::testing::Test {
  protected:
-  // A call of one sample, or of several, that writes to `log_` what becomes of its waiting.
+  // Enters a call of one or more samples, and writes to `log_` how its waiting ends.
   Ticket Enter(Admission& admission, const std::string& client, const std::string& name, int samples = 1,
                Clock::time_point deadline = Clock::time_point::max()) {
     auto ticket = admission.Enter(client, samples, [this, name](const absl::Status& reason) {
@@ -100,7 +100,7 @@ TEST_F(AdmissionTest, AFullQueueOfOneClientIsNotAnothers) {
   tickets.push_back(Enter(admission, "b", "b0"));
   EXPECT_THAT(log_, ElementsAre("a0 runs", "a3 refused QUEUE_FULL"));
   EXPECT_EQ(admission.waiting(), 3u);
-  // Clients may be many: all together they are bounded too.
+  // There may be many clients, so their total is bounded too.
   for (int i = 0; i < 40; ++i) tickets.push_back(Enter(admission, absl::StrCat("client", i), "other"));
   EXPECT_EQ(admission.waiting(), 2u * Admission::kMaxWaitingClients);
 }

@@ -1,4 +1,4 @@
-// What the target reports to a search for the likeliest text, with a real model of random weights.
+// The candidates that the target reports to a beam search, with a real model of random weights.
 #include "target_service/rejection_sampler.h"
 
 #include <gmock/gmock.h>
@@ -36,7 +36,7 @@ class CandidatesTest : public ::testing::Test {
                                        WorkerOptions{.check_invariants = true}, Worker::Hooks{});
   }
 
-  // A new round over all tokens, of which the server has the first `base`.
+  // Asks for a new round over `tokens`, of which the server already has the first `base`.
   Reply Ask(uint64_t id, const std::vector<TokenId>& tokens, size_t base, VerifyWork work) {
     WorkItem item;
     item.id = {id, id};

@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// How many of the golden's texts the search has found, in their order, with their scores.
+// Whether the search has found the golden's texts, in their order, with their scores.
 bool Agrees(const BeamGolden& golden, const BeamSearch& search) {
   if (search.finished().size() < golden.n || golden.answers.size() != golden.n) return false;
   for (size_t i = 0; i < golden.n; ++i) {
@@ -35,7 +35,7 @@ BeamSearch Search(const BeamGolden& golden, const BeamSearchOptions& options) {
   return search;
 }
 
-// Of the goldens, how many come out with options that `change` has changed.
+// How many goldens come out the same with options that `change` has changed.
 template <class Change>
 size_t Agreeing(Change change) {
   size_t agreeing = 0;

@@ -1,4 +1,4 @@
-// The goldens of tests/data/beams: models that are tables, and what transformers' beam search finds in them.
+// The goldens of tests/data/beams: models that are tables, and the results of transformers' beam search.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Drafting ahead: what the drafter asks of the draft while a proposal is verified, and what it makes of it.
+// Drafting ahead: what the drafter asks of the draft during a verification, and how it uses the answers.
 #include "coordinator/decode/drafters/model_drafter.h"
 
 #include <gmock/gmock.h>
@@ -24,8 +24,8 @@ Request CoupledRequest() {
   return request;
 }
 
-// A draft that proposes 100, 101, ... after a sequence of any tokens, 200, 201, ... on a branch, and
-// draws 50.
+// A draft that proposes 100, 101, ... after any sequence, and 200, 201, ... on a branch. It draws 50 as the
+// next token.
 class BranchesTest : public PoolFixture<FakeDraft> {
  protected:
   void SetUp() override {
@@ -69,7 +69,7 @@ class BranchesTest : public PoolFixture<FakeDraft> {
   void RunAhead(const Proposal& proposal, const std::vector<Outcome>& outcomes) {
     drafter_->RunAhead(proposal, outcomes);
   }
-  // So many tokens of the proposal stand, and that one follows.
+  // Commits a verdict that accepts `accepted` tokens of the proposal, followed by `token`.
   void Judge(const Proposal& proposal, size_t accepted, TokenId token) {
     Verdict verdict;
     verdict.path = ChainPath(accepted);
@@ -77,7 +77,7 @@ class BranchesTest : public PoolFixture<FakeDraft> {
     drafter_->OnVerdict(generation_.size(), verdict);
     generation_.Commit(proposal, verdict);
   }
-  // Until the draft has answered all that it was sent.
+  // Waits until the draft has answered everything that it was sent.
   void Settle() {
     Generation other(CoupledRequest(), &TestTokenizer(), Clock::now());
     const auto drafter = MakeDrafter(&other);

@@ -11,7 +11,7 @@
 
 namespace outrider::testing {
 
-// A model of the CPU's whose logits are changed.
+// Wraps a model. `change` may change its logits, or fail its passes.
 class ChangedModel : public Model {
  public:
   using Change = std::function<absl::Status(LogitsView logits)>;
@@ -50,7 +50,7 @@ class ChangedModel : public Model {
   const Change change_;
 };
 
-// Puts something around the models that the CPU's backend loads.
+// Wraps the models that the CPU's backend loads.
 class WrappingBackend : public Backend {
  public:
   using Wrap = std::function<std::unique_ptr<Model>(std::unique_ptr<Model> model, const DecoderConfig& spec)>;

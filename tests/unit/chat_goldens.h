@@ -1,4 +1,4 @@
-// What transformers makes of conversations (scripts/goldens/chat.py).
+// The texts that transformers renders from conversations (scripts/goldens/chat.py).
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,19 +21,19 @@ inline nlohmann::json ChatGoldens() {
   return nlohmann::json::parse(std::ifstream("tests/data/chat/goldens.json"));
 }
 
-// A conversation is a list of pairs: who speaks, and what is said.
+// A conversation is a list of pairs of a role and a content.
 inline std::vector<ChatMessage> Messages(const nlohmann::json& conversation) {
   std::vector<ChatMessage> messages;
   for (const nlohmann::json& message : conversation) messages.push_back({message[0], message[1]});
   return messages;
 }
 
-// What was rendered, or why not.
+// The rendered text, or the error.
 inline std::string TextOf(const absl::StatusOr<RenderedChat>& chat) {
   return chat.ok() ? chat->text : std::string(chat.status().message());
 }
 
-// A template that a model publishes. OUTRIDER_CHAT_TEMPLATES is of CMake: where scripts/install unpacks them.
+// A model's published template. CMake defines OUTRIDER_CHAT_TEMPLATES, where scripts/install unpacks them.
 inline std::string PublishedSource(const std::string& name) {
   const std::string path = absl::StrCat(OUTRIDER_CHAT_TEMPLATES, "/", name, ".jinja");
   const std::optional<std::string> source = ReadFile(path);

@@ -1,4 +1,4 @@
-// Some thousand expressions as Jinja2 renders them (scripts/goldens/expressions.py): the same, or a refusal.
+// Some thousand expressions are rendered as by Jinja2 (scripts/goldens/expressions.py), or refused.
 #include <gtest/gtest.h>
 
 #include <fstream>

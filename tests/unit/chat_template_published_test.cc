@@ -1,5 +1,5 @@
-// Chat templates as models publish them, rendered as in transformers. They are not ours to distribute:
-// scripts/install unpacks them, and of what they write tests/data/chat/published.json has hashes
+// Chat templates as models publish them, rendered as in transformers. This repository may not distribute
+// them: scripts/install unpacks them, and tests/data/chat/published.json has hashes of what they render
 // (scripts/goldens/published_chat.py).
 #include <gmock/gmock.h>
 
@@ -17,7 +17,7 @@ namespace {
 using ::testing::UnorderedElementsAre;
 using Json = nlohmann::json;
 
-// What our engine writes, or in what words it refuses, in the form of the goldens.
+// The rendered text or the refusal, also in the form of the goldens.
 struct Rendering {
   std::string text;
   Json golden;
@@ -35,7 +35,7 @@ class PublishedTemplates : public ::testing::Test {
   std::unique_ptr<const ChatTemplate> Parse(const std::string& source) const {
     return ChatTemplate::Parse(source, goldens_["special_tokens"]).value();
   }
-  // How many conversations have another text, or another refusal, than in transformers. Says which if `tell`.
+  // How many conversations have another text or refusal than in transformers. Reports each of them if `tell`.
   int Differences(const std::string& name, const std::string& source, bool tell) const {
     const auto chat_template = Parse(source);
     int different = 0;
@@ -68,7 +68,7 @@ TEST_F(PublishedTemplates, WriteWhatTransformersWritesAndRefuseWhatItRefuses) {
   EXPECT_THAT(families, UnorderedElementsAre("Llama 3", "Qwen 2.5", "Qwen 3", "Mistral", "Gemma 2"));
 }
 
-// A negative control: one character of what a template writes, and one of the day.
+// A negative control: a template with another character in its text, and one with another in its date.
 TEST_F(PublishedTemplates, AnotherTemplateIsNoticedInEachConversation) {
   const int all = static_cast<int>(goldens_["conversations"].size());
   const std::string qwen = "Qwen-Qwen3-0.6B", llama = "meta-llama-Llama-3.2-3B-Instruct";

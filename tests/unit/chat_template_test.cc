@@ -56,7 +56,7 @@ class ChatTemplateFiles : public ::testing::Test {
   void Write(const std::string& name, const std::string& content) const {
     std::ofstream(folder_.path() + "/" + name) << content;
   }
-  // Of the folder, or of a file in it.
+  // Renders with the template of the folder, or of a file in it.
   std::string Render(const std::string& name = "") const {
     const auto loaded = ChatTemplate::Load(name.empty() ? folder_.path() : folder_.path() + "/" + name);
     if (!loaded.ok()) return loaded.status().ToString();
@@ -125,7 +125,7 @@ TEST_F(ChatTemplateFiles, AGgufFileHasTheTemplateAndTheIdsOfItsTokens) {
   EXPECT_THAT(Render("model.gguf"), HasSubstr("model.gguf: "));
 }
 
-// What a template does with two turns.
+// The text that a template renders for two turns.
 std::string Rendered(const std::string& source) {
   const auto chat_template = ChatTemplate::Parse(source, {});
   if (!chat_template.ok()) return std::string(chat_template.status().message());
@@ -213,7 +213,7 @@ TEST(ChatTemplate, WithinLimitsEverythingIsAsItWas) {
   EXPECT_EQ(Rendered(Times(300, "{% if 1 %}x{% endif %}{% set a = 1 %}")), Times(300, "x"));
 }
 
-// What Jinja2 makes of the beginnings, with transformers' settings.
+// The texts that Jinja2 renders for these beginnings, with transformers' settings.
 TEST(ChatTemplate, ItsFirstCharacterIsThere) {
   const std::string loop = "{% for m in messages %}x{% endfor %}";
   for (const auto& [begin, text] : std::vector<std::pair<std::string, std::string>>{{"", "xx"},

@@ -1,5 +1,5 @@
-// Conversations with tools: what published templates write, as transformers does
-// (scripts/goldens/tool_chat.py), and what templates that know no tools are given.
+// Conversations with tools: published templates render them as in transformers
+// (scripts/goldens/tool_chat.py), and templates that do not know tools get text in place of tools.
 #include <gmock/gmock.h>
 
 #include <fstream>
@@ -19,7 +19,7 @@ using Ordered = nlohmann::ordered_json;
 
 Ordered ToolGoldens() { return Ordered::parse(std::ifstream("tests/data/chat/tools.json")); }
 
-// As the gateway sends it.
+// Builds a conversation as the gateway does.
 Conversation ConversationOf(const Ordered& messages, const Ordered& tools) {
   Conversation conversation{.tools = tools.is_null() ? "" : tools.dump()};
   for (Ordered message : messages) {
@@ -53,7 +53,7 @@ TEST(ChatTools, PublishedTemplatesWriteWhatTransformersWrites) {
   }
 }
 
-// A negative control: arguments that are text, and members in another order.
+// A negative control: the members of the tools in another order.
 TEST(ChatTools, OtherArgumentsAreNoticed) {
   const Ordered goldens = ToolGoldens();
   const auto qwen = Published("Qwen-Qwen2.5-7B-Instruct");

@@ -1,4 +1,4 @@
-// When chunks leave for a client, and what of them is joined.
+// When chunks are sent to a client, and which of them are joined.
 #include "coordinator/api/generate_call.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ class ChunkPacerTest : public ::testing::Test {
     pacer_ = std::make_shared<ChunkPacer>(context_.get_executor(), interval,
                                           [this](const v1::GenerateResponse& chunk) { Receive(chunk); });
   }
-  // The next chunk, of that many tokens.
+  // The next chunk, with this number of tokens.
   v1::GenerateResponse Chunk(int tokens) {
     v1::GenerateResponse chunk;
     chunk.set_position(position_);
@@ -31,7 +31,7 @@ class ChunkPacerTest : public ::testing::Test {
     }
     return chunk;
   }
-  // Fails for tokens that are lost, sent twice or in disorder.
+  // Fails the test for tokens that are lost, sent twice or out of order.
   void Receive(const v1::GenerateResponse& chunk) {
     EXPECT_EQ(chunk.position(), received_);
     for (const v1::GeneratedToken& token : chunk.tokens()) EXPECT_EQ(token.id(), received_++);

@@ -10,7 +10,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 const Clock::time_point kStart{};
-// Longer than any pause, its jitter counted.
+// Longer than any pause, including its jitter.
 constexpr auto kPause = seconds(13);
 
 void Fail(CircuitBreaker& breaker, Clock::time_point now) {

@@ -20,7 +20,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Parse as the program does; throw CLI11's exceptions.
+// These parse as the program does, and throw CLI11's exceptions.
 GenerateFlags Parse(const std::vector<std::string>& arguments) {
   CLI::App command;
   GenerateFlags flags;
@@ -169,7 +169,7 @@ TEST(GenerateFlags, StopTakesOneStringAndLeavesThePrompt) {
   EXPECT_THAT(flags.request.stop().strings(), ElementsAre("river", "a b"));
 }
 
-// Files that end with the test that wrote them.
+// Writes files that are deleted at the end of the test.
 class GrammarFlags : public testing::Test {
  protected:
   std::string FileWith(const std::string& text) {
@@ -233,7 +233,7 @@ TEST(UpFlags, TakeNoAddressThatNobodyCanListenOn) {
                            "--draft-metrics-listen", "--target-metrics-listen", "--http-listen"}) {
     EXPECT_THROW(ParseUp({flag, "nowhere"}), CLI::ValidationError) << flag;
   }
-  EXPECT_THROW(ParseUp({"--listen", ""}), CLI::ValidationError);  // there is nothing without it
+  EXPECT_THROW(ParseUp({"--listen", ""}), CLI::ValidationError);  // a coordinator needs an address
 }
 
 LocalServicesOptions Settled(std::vector<std::string> arguments) {

@@ -75,7 +75,7 @@ TEST_F(ChildProcessTest, NamesAProgramThatIsNotThere) {
 
 TEST(Signals, ComeOutOfWaitInsteadOfEndingTheProcess) {
   Signals signals;
-  while (signals.Wait(absl::ZeroDuration()) == SIGCHLD) {  // of children of other tests
+  while (signals.Wait(absl::ZeroDuration()) == SIGCHLD) {  // from children of other tests
   }
   kill(getpid(), SIGTERM);
   EXPECT_EQ(signals.Wait(absl::Seconds(30)), SIGTERM);

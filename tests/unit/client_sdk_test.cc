@@ -1,5 +1,5 @@
-// How the C++ SDK goes on when an answer breaks off: against a coordinator of gRPC's that breaks off where it
-// is told.
+// How the C++ SDK resumes an answer that breaks off, against a fake coordinator that breaks off where it is
+// told.
 #include "client/sdk/client.h"
 
 #include <gmock/gmock.h>
@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// Scores a prompt of six tokens in pieces of two, the last with the first of three tokens.
+// Scores a prompt of six tokens in pieces, the last together with the first of three generated tokens.
 class BreakingCoordinator final : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext* /*context*/, const v1::GenerateRequest* request,
@@ -45,7 +45,7 @@ class BreakingCoordinator final : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
-  std::vector<int> chunks_until_end;  // of each call; later ones are complete
+  std::vector<int> chunks_until_end;  // for each call; later ones are complete
   std::vector<bool> asked_for_prompt;
 
  private:
@@ -76,7 +76,7 @@ TEST(Client, NothingOfThePromptComesTwiceHoweverOftenTheAnswerBreaksOff) {
   EXPECT_THAT(seen, ElementsAre(2, 3, 4, 5, 6));
   EXPECT_EQ(completion->prompt_logprobs.size(), 5u);
   EXPECT_EQ(completion->tokens.size(), 3u);
-  // In the second call the first token came, and with it the last of the prompt.
+  // The second call brought the first token, and with it the last part of the prompt.
   EXPECT_THAT(coordinator.asked_for_prompt, ElementsAre(true, true, false));
 }
 

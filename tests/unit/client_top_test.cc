@@ -44,14 +44,14 @@ TEST(MetricsChange, QuantilesAreInterpolatedWithinTheirBucket) {
   const MetricsPage before = MetricsPage::Parse(
       "h_bucket{le=\"1\"} 5\nh_bucket{le=\"2\"} 5\nh_bucket{le=\"10\"} 5\nh_bucket{le=\"+Inf\"} 5\n"
       "h_sum 1\nh_count 5\n");
-  // Since then: 4 between 1 and 2, 4 between 2 and 10, 2 above.
+  // New values since then: 4 between 1 and 2, 4 between 2 and 10, 2 above.
   const MetricsPage after = MetricsPage::Parse(
       "h_bucket{le=\"1\"} 5\nh_bucket{le=\"2\"} 9\nh_bucket{le=\"10\"} 13\nh_bucket{le=\"+Inf\"} 15\n"
       "h_sum 61\nh_count 15\n");
   const MetricsChange change{before, after};
   EXPECT_THAT(change.Quantile("h", 0.2), Optional(1.5));
   EXPECT_THAT(change.Quantile("h", 0.6), Optional(6));
-  EXPECT_THAT(change.Quantile("h", 0.95), Optional(10));  // no more is known than that it is beyond
+  EXPECT_THAT(change.Quantile("h", 0.95), Optional(10));  // all that is known is that it is larger
   EXPECT_THAT(change.Mean("h"), Optional(6));
   EXPECT_EQ((MetricsChange{after, after}.Quantile("h", 0.5)), std::nullopt);
 }
@@ -108,7 +108,7 @@ TEST(TopView, DoesNotSpeakOfADraftThatTheCoordinatorDoesNotHave) {
   MetricsPages pages = Pages("outrider_target_up 1\noutrider_draft_up 0\noutrider_degraded 0\n", "");
   EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("target up\n"));
   EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
-  pages[kDraft] = MetricsPage::Parse("outrider_draft_sequences 1\n");  // of somebody else
+  pages[kDraft] = MetricsPage::Parse("outrider_draft_sequences 1\n");  // not this coordinator's draft
   EXPECT_THAT(TopView(pages, pages, 2), Not(HasSubstr("draft ")));
   pages[kCoordinator] = std::nullopt;
   EXPECT_THAT(TopView(pages, pages, 2), HasSubstr("\ndraft "));

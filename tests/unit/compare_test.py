@@ -54,7 +54,7 @@ def out(monkeypatch, tmp_path):
 
 @pytest.fixture
 def programs(monkeypatch, tmp_path):
-    """A folder for what Outrider is measured with."""
+    """A folder for the programs that measure Outrider."""
     monkeypatch.setattr(compare_systems, "PROGRAMS", tmp_path)
     return tmp_path
 

@@ -16,7 +16,7 @@ using Row = std::vector<double>;
 
 constexpr int kHidden = 32, kHeads = 4, kKvHeads = 2, kDim = 8, kInner = 48, kBlockSize = 4;
 
-// `attended`: what the first layer's attention reads beside the stream; 0: it reads that.
+// `attended`: the columns that the first layer's attention reads in place of the residual stream; 0: none.
 DecoderConfig SpecOf(int layers, int attended) {
   return {.vocab_size = 21,
           .hidden_size = kHidden,
@@ -31,7 +31,7 @@ DecoderConfig SpecOf(int layers, int attended) {
           .attention_input = attended};
 }
 
-// What is in no file, nobody may ask for: norms at the ends, embedding and head.
+// Weights of layers alone. Refuses those that no such file has: norms at the ends, embedding and head.
 class LayersAlone final : public TensorSource {
  public:
   using TensorSource::Get;
@@ -95,7 +95,7 @@ class Reference {
     for (double& value : x) value *= scale * *weight++;
     return x;
   }
-  // Of each head the pairs (x[i], x[i + dim / 2]).
+  // Rotates the pairs (x[i], x[i + dim / 2]) of each head.
   void Rotate(Row& x, int position) const {
     const std::vector<float> frequencies = RopeInverseFrequencies(spec_);
     for (size_t head = 0; head < x.size(); head += kDim) {
@@ -149,7 +149,7 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
     return *std::move(model);
   }
 
-  // Random rows: an embedding each.
+  // Random embeddings, one for each row.
   std::vector<float> SomeRows(int rows, unsigned seed) const {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
@@ -157,7 +157,7 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
     for (float& number : numbers) number = normal(random);
     return numbers;
   }
-  // The hidden states of all rows are wanted.
+  // Rows that all want their hidden states.
   SequenceRows Rows(absl::Span<const TokenId> ids, int slot, absl::Span<const BlockId> blocks,
                     absl::Span<const float> embeddings) const {
     const int count = static_cast<int>(embeddings.size() / columns());
@@ -171,7 +171,7 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
     EXPECT_LE(Difference(found.hidden[row], Rounded(stream)), tolerance()) << "row " << row;
   }
   static std::vector<float> Rounded(const Row& row) { return {row.begin(), row.end()}; }
-  // Puts what is no number into every slot of these blocks.
+  // Fills the slots of these blocks with NaN, except for those before the first position.
   void Spoil(const std::vector<BlockId>& blocks) {
     const int slots = kBlockSize * static_cast<int>(blocks.size()) - spec_.first_position;
     const std::vector<float> rows(static_cast<size_t>(slots) * columns(),
@@ -180,7 +180,7 @@ class ContinuingLayer : public ::testing::TestWithParam<std::tuple<EngineUnderTe
     ASSERT_TRUE(model_->Forward({&batch, 1}, {}).ok());
   }
   size_t columns() const { return static_cast<size_t>(spec_.embedding_columns()); }
-  // Of the rows that somebody made up.
+  // The embeddings of `count` rows from row `r` on.
   absl::Span<const float> PartOf(const std::vector<float>& rows, size_t r, size_t count = 1) const {
     return absl::MakeConstSpan(rows).subspan(r * columns(), count * columns());
   }
@@ -201,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(All, ContinuingLayer,
                                                "_", std::get<2>(info.param));
                          });
 
-// Only such a layer could have the norms.
+// A layer that reads its residual stream, since no other could have the outer norms.
 class ReadingItsStream : public ContinuingLayer {};
 
 INSTANTIATE_TEST_SUITE_P(All, ReadingItsStream,
@@ -211,7 +211,7 @@ INSTANTIATE_TEST_SUITE_P(All, ReadingItsStream,
                            return absl::StrCat(std::get<0>(info.param).name(), "_", std::get<1>(info.param));
                          });
 
-// Whatever others left in the slots before the first.
+// The slots before the first position may hold anything.
 TEST_P(ContinuingLayer, ComputesItsDefinition) {
   const std::vector<BlockId> blocks = {5, 2, 9, 4};
   Spoil({7, 5, 2, 9, 4});
@@ -232,7 +232,7 @@ TEST_P(ContinuingLayer, ComputesItsDefinition) {
   }
 }
 
-// The root, in slot 1, its three nodes, and one more under the second. Beside a chain.
+// A tree: the root in slot 1, its three children, and a child of the second. A chain is in the same batch.
 TEST_P(ContinuingLayer, ComputesTreesToo) {
   const std::vector<BlockId> blocks = {5, 2}, others = {9, 4};
   Spoil({7, 5, 2, 9, 4});

@@ -64,7 +64,7 @@ Generation Start(const v1::GenerateRequest& proto) {
   return Generation(Parse(proto).value(), &TestTokenizer(), Clock::now());
 }
 
-// A first round that drafts this text and accepts it, where no more tokens are allowed.
+// A first round that drafts this text and accepts all of it, which reaches max_tokens.
 v1::GenerateResponse RoundOf(const std::string& text, v1::GenerateRequest request) {
   std::vector<TokenId> draft = Encode(text);
   request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(draft.size()));
@@ -92,7 +92,7 @@ TEST(Request, RefusesTextThatSpellsATokenBeyondTheModelsVocabulary) {
   EXPECT_THAT(std::string(request.status().message()), StartsWith("text: "));
 }
 
-// Field by field: what is refused, and that the error names the field and its range.
+// Each field out of its range is refused, and the error names the field and the range.
 TEST(Request, RefusesWhatIsOutOfRangeAndNamesTheField) {
   struct Case {
     std::string field;

@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 constexpr AttentionShape kShape3B = {.query_heads = 24, .kv_heads = 8, .head_dim = 128, .block_size = 16};
 constexpr AttentionShape kShape1B = {.query_heads = 32, .kv_heads = 8, .head_dim = 64, .block_size = 16};
 
-// Sequences with their own blocks: sequence s has s * 10000, s * 10000 + 1, ..., more than it needs.
+// Sequences with blocks of their own: sequence s has s * 10000, s * 10000 + 1, ..., more than it needs.
 class Batch {
  public:
   Batch& Add(int rows, int length) {
@@ -56,7 +56,7 @@ class Plan {
   bool valid(int item) const {
     return (reinterpret_cast<const char*>(data_.data()) + layout.valid)[item] != 0;
   }
-  // As paged_kv_t::get_length computes it.
+  // A sequence's length as paged_kv_t::get_length computes it.
   int length(int sequence) const {
     const int blocks = at(layout.block_start, sequence + 1) - at(layout.block_start, sequence);
     return blocks == 0 ? 0 : (blocks - 1) * shape.block_size + at(layout.last_length, sequence);

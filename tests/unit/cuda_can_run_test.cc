@@ -63,7 +63,7 @@ TEST(CanRun, ACutHeadDraftsWhatNeedsNoOtherToken) {
   EXPECT_FALSE(Drafts(Params(Rule::kCoupled), 4, cut));
   EXPECT_FALSE(Judges(Params(), {}, cut));
   SequenceParams params = Params();
-  params.draft_top_n = 100;  // all that there are
+  params.draft_top_n = 100;  // all tokens
   EXPECT_FALSE(Drafts(params, 4, cut));
 }
 
@@ -107,7 +107,7 @@ TEST(CanRun, DraftsFromDistributionsThatItHasRoomFor) {
   EXPECT_TRUE(Drafts(params));
   params.draft_top_n = kMaxTopN + 1;
   EXPECT_FALSE(Drafts(params));
-  // All tokens: a dense q, unless the rule needs none or q is a point mass.
+  // 0: all tokens. q is then dense, unless the rule needs none or q is a point mass.
   params.draft_top_n = 0;
   EXPECT_FALSE(Drafts(params));
   params.sampling.temperature = 0;

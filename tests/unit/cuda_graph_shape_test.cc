@@ -16,7 +16,7 @@ const std::vector<BlockId> kSpareBlock = {99};
 
 AttentionSize Capacity() { return AttentionCapacity(kShapeOf3B, /*max_rows=*/512, /*max_positions=*/131072); }
 
-// A batch of sequences without tasks, or whose tasks draft.
+// A batch of sequences that have no tasks, or whose tasks draft.
 class TaskBatch {
  public:
   explicit TaskBatch(int draft_tokens = 0) : draft_tokens_(draft_tokens) {}
@@ -62,7 +62,7 @@ TEST(GraphOf, IsTheSameForStepsThatDifferALittle) {
   EXPECT_NE(GraphOfSequences(1, 1, 10, 1), GraphOfSequences(1, 1, 10, 2));
 }
 
-// The length of the others does not follow that of the longest.
+// The short sequences are not launched as if they were as long as the longest.
 TEST(GraphOf, OneLongSequenceAmongShortOnesLaunchesWhatTheyNeed) {
   TaskBatch batch;
   for (int i = 0; i < 31; ++i) batch.Add(1, 100);
@@ -74,7 +74,7 @@ TEST(GraphOf, OneLongSequenceAmongShortOnesLaunchesWhatTheyNeed) {
   EXPECT_LT(graph->first.items, needed * 3 / 2);
 }
 
-// They are copied in each step.
+// Each step copies its plans.
 TEST(GraphOf, PlansOfShortSequencesAreSmall) {
   const std::optional<GraphShape> graph =
       GraphOfSequences(/*sequences=*/1, /*rows=*/1, 200, /*draft_tokens=*/5);
@@ -117,7 +117,7 @@ TEST(GraphOf, LargeStepsHaveNone) {
   EXPECT_FALSE(GraphOfSequences(257, 1, 1));
   EXPECT_TRUE(GraphOfSequences(1, 256, 256));
   EXPECT_FALSE(GraphOfSequences(1, 257, 257));
-  // Few rows whose sequences are longer than there is memory for partial results of.
+  // Few rows, but the partial results of 70 such long sequences do not fit the memory for them.
   EXPECT_TRUE(GraphOfSequences(60, 1, 131072));
   EXPECT_FALSE(GraphOfSequences(70, 1, 131072));
 }

@@ -44,7 +44,7 @@ TEST_F(MatmulChoicesTest, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read->Find(3072, 128256), nullptr);
 }
 
-// Of what another GPU or version computes with the same algorithm, nothing is known.
+// Another GPU or version may compute something else with the same algorithm.
 TEST_F(MatmulChoicesTest, OfAnotherGpuVersionOrTypeAreRefused) {
   ASSERT_TRUE(WriteMatmulChoices(path_, choices_).ok());
   const auto refusal = [&](auto change) {

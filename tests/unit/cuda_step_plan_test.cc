@@ -70,7 +70,7 @@ TEST(PlanStep, RowsOfTheHostLieBeyondThoseThatDraftPassesWrite) {
     ASSERT_GE(shape.tasks, static_cast<int>(proposals));
     ASSERT_GE(static_cast<int>(plan.logit_rows.size()) - plan.host_rows,
               others == 0 ? 0 : PaddedRows(shape.tasks));
-    // What the model has memory for.
+    // The model has memory for this many rows.
     ASSERT_LT(static_cast<int>(plan.logit_rows.size()), wanted + kMaxIdleRows);
     ASSERT_LT(shape.logit_rows, wanted + kMaxIdleRows);
   }
@@ -111,7 +111,7 @@ TEST(Capacity, HoldsAsManyAndIsAFewNumbers) {
     ASSERT_EQ(RowCapacity(count) % kRowTile, 0);
     ASSERT_LT(RowCapacity(count) - count, kMaxIdleRows / 2);
     ASSERT_LT(TaskCapacity(count) - count, kMaxIdleRows / 2);
-    // Each task has a row, and no capacity grows where the count falls.
+    // Each task has a row, and a lower count never has a larger capacity.
     ASSERT_LE(TaskCapacity(count), RowCapacity(count));
     ASSERT_GE(RowCapacity(count + 1), RowCapacity(count));
     if (count > kMaxCapturedRows) continue;
@@ -122,7 +122,7 @@ TEST(Capacity, HoldsAsManyAndIsAFewNumbers) {
   EXPECT_THAT(tasks, ElementsAre(1, 2, 4, 8, 16, 32, 64, 128, 192, 256));
 }
 
-// The passes after the first have one row per task that fits the shape.
+// The passes after the first have a row for each task that fits the shape.
 TEST(ShapeOf, HasLogitRowsForEveryDraft) {
   const SequenceParams params;
   std::vector<DeviceTask> tasks(33, Propose(params, 2));

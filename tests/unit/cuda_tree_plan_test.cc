@@ -1,5 +1,5 @@
-// The plan of a step with trees, interpreted as the kernels do: what a node attends to, piece by piece, is
-// what the last token of its path would, had the path been computed as a chain.
+// Plans of steps with trees, interpreted as the kernels do. Piece by piece, a node attends to what the last
+// token of its path would attend to if the path were computed as a chain.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -33,13 +33,13 @@ AttentionShape Shape(int group, int block_size, bool slides = false) {
   return shape;
 }
 
-// Sequences of random lengths, with trees and without, in blocks in no order.
+// Sequences of random lengths, with and without trees, in blocks in random order.
 class TreeBatch {
  public:
   TreeBatch(const AttentionShape& shape, std::mt19937& random) : shape_(shape), random_(random) {}
 
-  // `before` tokens before the tree and so many nodes, each after one of the `reach` before it; the rows
-  // begin at slot `position`.
+  // Adds a sequence with `before` tokens before the tree, and `nodes` nodes, each a child of one of the
+  // `reach` before it. Its rows begin at slot `position`.
   void Add(int before, int nodes, int reach, int position) {
     std::vector<int>& parents = parents_.emplace_back();
     for (int i = 0; i < nodes; ++i) {
@@ -69,8 +69,8 @@ class TreeBatch {
 
   StepPlan plan() const { return PlanStep(rows_, shape_.block_size, kSpareOfPool); }
 
-  // Of each row of the step: where the keys are that it attends to, in order of position, its own last. A
-  // place is how many heads of keys or values of the cache lie before it.
+  // For each row of the step, the places of the keys that it attends to, in order of position, its own last.
+  // A place is the number of heads of keys or values before it in the cache.
   std::vector<std::vector<int64_t>> Places() const {
     std::vector<std::vector<int64_t>> places;
     for (const SequenceRows& sequence : rows_) {
@@ -106,11 +106,11 @@ class TreeBatch {
   std::vector<SequenceRows> rows_;
 };
 
-// What one thread block computes of one query.
+// The part of one query that one thread block computes.
 struct Piece {
   int row;
   std::vector<int64_t> places;  // of the keys, in order
-  int distance;                 // from the first of them to the row's position
+  int distance;                 // from the first key to the row's position
 };
 using Pieces = std::map<std::pair<int, int>, Piece>;  // by partial result and query head of the group
 
@@ -173,7 +173,7 @@ class TreePlan {
   std::vector<int32_t> data_;
 };
 
-// Rows of a launch from row `first` of the step on, whose keys are in `places`.
+// Checks a launch with the step's rows from row `first` on, whose keys are in `places`.
 void ExpectChains(const AttentionShape& shape, const AttentionSize& size,
                   absl::Span<const AttentionSequence> batch, int first,
                   const std::vector<std::vector<int64_t>>& places) {
@@ -202,7 +202,7 @@ void ExpectChains(const AttentionShape& shape, const AttentionSize& size,
       }
     }
   }
-  // Tiles also write what no row reads: of rows before a split that others of the tile attend to.
+  // Tiles also write results that no row reads, for rows before a split that others of the tile attend to.
   EXPECT_GE(pieces.size(), expected);
 }
 
@@ -224,7 +224,7 @@ TEST(TreePlan, ANodeAttendsToItsPathAsToAChain) {
     const AttentionSize size = SizeOf(shape, batch.plan().first.sequences);
     EXPECT_LE(size.blocks, LargestBlocks(shape, size));
     ExpectChains(batch, shape, size);
-    // A launch with room for more, which merges.
+    // A launch with room for more, which merges partial results.
     AttentionSize larger = size;
     larger.sequences += 3;
     larger.rows += 9;
@@ -275,7 +275,7 @@ TEST(TreePlan, IsCutBetweenRowsWhereALaunchDoesNotHoldIt) {
   }
 }
 
-// The trunk of 64 nodes is read by tiles of them, and not by each of them.
+// The trunk of the 64 nodes is read once for each tile of nodes, and not for each node.
 TEST(TreePlan, NodesShareWhatLiesBeforeTheirTree) {
   std::mt19937 random(4);
   const AttentionShape shape = Shape(4, 16);

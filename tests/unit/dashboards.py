@@ -1,4 +1,4 @@
-"""Reading the dashboards as a viewer's browser would: their panels, and queries with the variables filled in."""
+"""Reads the dashboards as a viewer's browser would: their panels, and queries with the variables filled in."""
 
 import json
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def load() -> dict[str, dict]:
 
 
 def panels(dashboard: dict) -> Iterator[dict]:
-    """Those that show something, in reading order."""
+    """The panels that show something, in reading order."""
     for panel in dashboard["panels"]:
         if panel["type"] == "row":
             yield from panel["panels"]
@@ -42,6 +42,6 @@ def targets(name: str, dashboard: dict) -> Iterator[Target]:
 
 
 def fill_in(text: str, rate_interval: str) -> str:
-    """With "All" chosen for every variable."""
+    """The text with "All" chosen for every variable."""
     text = text.replace("$namespace", ".*").replace("$model_name", ".*")
     return text.replace("$__rate_interval", rate_interval).replace("$job", ".+").replace("$instance", ".+")

@@ -1,7 +1,7 @@
 """The dashboards have the structure that Grafana publishes as types (npm @grafana/schema), with nothing added.
 
-The schema is made by scripts/install (deploy/grafana/schema); where that could not be done these tests are skipped, and
-ctest says so.
+scripts/install makes the schema (deploy/grafana/schema). Where that could not be done, these tests are skipped, and ctest
+says so.
 """
 
 import copy

@@ -1,6 +1,6 @@
-"""The dashboards keep the rules of Grafana's dashboard linter (github.com/grafana/dashboard-linter), and a few of our own.
+"""The dashboards keep the rules of Grafana's dashboard linter (github.com/grafana/dashboard-linter), and a few more.
 
-Every check takes a dashboard and returns the list of what is wrong. Each one is run on those of this repository, and on
+Every check takes a dashboard and returns a list of problems. Each check runs on the dashboards of this repository, and on
 a copy with an offence that it must find.
 """
 
@@ -21,9 +21,9 @@ sys.path.insert(0, str(ROOT / "deploy" / "grafana"))
 
 from build import build  # noqa: E402
 
-# Those of Grafana's value formats that mean something here.
+# The units of Grafana that the dashboards use.
 UNITS = {"none", "short", "s", "percentunit", "cps", "ops", "reqps"}
-# Stands for $__rate_interval, which is no duration until Grafana puts one in.
+# Replaces $__rate_interval, which is no duration until Grafana fills it in.
 MAGIC = 7919
 # Labels that a Prometheus with other scrape configurations may not have.
 MAYBE_ABSENT = ("namespace", "model_name")
@@ -31,7 +31,7 @@ COUNTER = re.compile(r"_(total|bucket|sum|count)$")
 
 
 def parsed(panel: dict) -> Iterator[Any]:
-    """The syntax trees of a panel's queries; invalid ones have a check of their own."""
+    """The syntax trees of a panel's valid queries. invalid_promql finds the others."""
     for target in panel["targets"]:
         try:
             yield promql_tree.parse(target["expr"].replace("$__rate_interval", f"{MAGIC}s"))
@@ -50,7 +50,7 @@ def wrong_datasource_variable(dashboard: dict) -> list[str]:
 
 
 def wrong_choices(dashboard: dict) -> list[str]:
-    """What can be chosen: from the templated source, several or all, up to date with the time range."""
+    """Variables come from the templated source, allow several values or all, and follow the time range."""
     wrong = []
     for name, given in (("namespace", ""), ("model_name", "namespace"), ("job", "namespace"), ("instance", "job")):
         variable = variables(dashboard).get(name, {})
@@ -134,13 +134,13 @@ def unfiltered(dashboard: dict) -> list[str]:
 
 
 def model_of(series: str) -> set[tuple[str, str, str]]:
-    """A draft's own series name another model than the one that is served."""
+    """How the series has to name its model. A draft's own series name another model than the one that is served."""
     of_draft = series.startswith("outrider_draft_") and series not in ("outrider_draft_up", "outrider_draft_errors_total")
     return set() if of_draft else {("model_name", "=~", "$model_name")}
 
 
 def bare_counters(dashboard: dict) -> list[str]:
-    """A counter's value says nothing; how it grows does."""
+    """Only the growth of a counter says something, not its value."""
     wrong = []
     for panel in panels(dashboard):
         for tree in parsed(panel):
@@ -215,7 +215,7 @@ def test_variables_are_filled_in() -> None:
     )
 
 
-# A dashboard that follows every rule: ours, cut down to one panel.
+# A dashboard that follows every rule: one of the repository's, cut down to one panel.
 GOOD = copy.deepcopy(load()["latency"])
 GOOD["panels"] = [panel for panel in panels(GOOD) if panel["title"] == "Wire"]
 SELECTOR = 'namespace=~"$namespace", model_name=~"$model_name", job=~"$job", instance=~"$instance"'

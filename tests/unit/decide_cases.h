@@ -1,5 +1,5 @@
-// Cases that are hard to get right, and what common/spec makes of them: for the source of the device's
-// decisions on the host and for its kernels on a GPU.
+// Hard cases and their results in common/spec, for tests of the device's decisions: of their source on the
+// host, and of their kernels on a GPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ inline SamplingParams RandomControls(Generator& random, int vocab) {
                   OneOf(random, {0.0, 0.0, 0.01, 0.3, 1.0}));
 }
 
-// The mass of the tokens that `row` keeps of `weights`.
+// The sum of the `weights` of the tokens that `row` keeps.
 inline long double MassKept(std::span<const float> weights, std::span<const float> row) {
   long double mass = 0;
   for (size_t i = 0; i < row.size(); ++i) mass += row[i] > 0 ? weights[i] : 0;
@@ -51,8 +51,8 @@ inline void ExpectWithinBound(const std::vector<float>& logits, SamplingParams p
   EXPECT_NEAR(less, static_cast<long double>(top_p) * row->total, bound);
 }
 
-// `device` is what a device makes of the logits; `tolerance`: how far its entropy may be off. Returns whether
-// top_p cut elsewhere.
+// `device` is the device's row for the logits; `tolerance`: how far its entropy may be off. Returns whether
+// top_p cut at another token.
 inline bool ExpectShapedAsControlsDo(const DeviceRow& device, const std::vector<float>& logits,
                                      const SamplingParams& params, double tolerance = 0) {
   std::vector<float> reference = logits;
@@ -93,7 +93,7 @@ struct Case {
   std::vector<std::vector<float>> logits;  // draft.size() + 1 rows
 };
 
-// The logits of a draft model that is more or less like the target.
+// Drafts a token with a draft model that is more or less like the target.
 inline void AddRandomNode(Generator& random, const std::vector<float>& target, Case& c) {
   const uint64_t position = c.round_start + c.draft.size();
   std::vector<float> logits = target;

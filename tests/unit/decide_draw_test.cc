@@ -33,7 +33,7 @@ struct Shaped {
   WeightRow row;
 };
 
-// Shaped by the reference's code, so that these tests are about the draws alone.
+// A row shaped by the reference's code, so that these tests are about the draws alone.
 Shaped RandomRow(Generator& random, int vocab, SamplingParams params) {
   Shaped shaped;
   shaped.weights = RandomLogits(random, vocab);
@@ -231,7 +231,7 @@ TEST(DevicePropose, GroupsOfThreadsDraftAsTheHostDoes) {
 }
 TEST(DevicePropose, TheNoiseOfAnotherRoundIsNoticed) { EXPECT_GT(DifferentProposals(1, 500, 9, 1), 50); }
 
-// The columns of a head that was cut to every third token.
+// The logits are the columns of a head that was cut to every third token.
 TEST(DevicePropose, ACutHeadProposesItsTokens) {
   constexpr int kColumns = 40;
   std::vector<float> logits;
@@ -273,7 +273,7 @@ TEST(DevicePropose, ARowThatIsNotFiniteIsAnError) {
     ProposeRow(team, row.weights.data(), 3, row.shaped, ToProposeInput({}, Rule::kToken, 0, 0, 1, 2), 0,
                &output, nullptr, nullptr, nullptr);
   });
-  EXPECT_EQ(output.token, 0);  // something that can be embedded
+  EXPECT_EQ(output.token, 0);  // a token that can be embedded
   Proposal proposal;
   EXPECT_EQ(AppendTo(proposal, output, nullptr, nullptr).code(), absl::StatusCode::kInternal);
 }

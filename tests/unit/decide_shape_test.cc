@@ -17,7 +17,7 @@ bool ExpectShapedOnTeam(TeamSize size, const std::vector<float>& logits, const S
   return ExpectShapedAsControlsDo(ShapeOnTeam(size, logits, params), logits, params);
 }
 
-// The number of rows where top_p cut elsewhere.
+// Shapes random rows. Returns the number of those where top_p cut at another token.
 int ShapeRandomRows(TeamSize size, int rows, uint64_t seed) {
   Generator random(seed);
   int elsewhere = 0;
@@ -100,7 +100,7 @@ TEST(DeviceShape, TiesAtTheCutsGoToTheLowestIds) {
   }
 }
 
-// Long enough for histograms over the row itself: the candidates do not fit, or do not hold the mass.
+// The row is long enough for histograms over it: the candidates do not fit, or do not hold the mass.
 TEST(DeviceShape, FlatRowsAreCutToo) {
   Generator random(6);
   std::vector<float> logits(9000);

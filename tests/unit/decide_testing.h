@@ -1,5 +1,5 @@
-// Helpers for tests of the device's decisions: teams of threads on the host, and rows that are hard to get
-// right.
+// Helpers for tests of the device's decisions: teams of threads on the host, and rows that are hard to
+// decide.
 #pragma once
 
 #include <algorithm>
@@ -24,9 +24,9 @@
 
 namespace outrider::cuda {
 
-using namespace team;  // what these tests are about
+using namespace team;  // the namespace under test
 
-// Groups of threads. A number alone is one group.
+// The groups of threads of a team. A number alone is one group.
 struct TeamSize {
   TeamSize(int group_threads, int group_count = 1) : threads(group_threads), groups(group_count) {}
   int threads, groups;
@@ -35,7 +35,7 @@ struct TeamSize {
 // One thread of a team on the host.
 class HostTeam {
  public:
-  // The barriers are that of the team and, if it has several groups, one of each.
+  // `barriers` holds the team's barrier, and then one for each group.
   HostTeam(int rank, TeamSize size, TeamScratch* scratch, std::deque<std::barrier<>>* barriers,
            size_t barrier = 0)
       : rank_(rank), size_(size), scratch_(scratch), barriers_(barriers), barrier_(barrier) {}

@@ -16,7 +16,7 @@ Case AnyCase(Generator& random) {
   return RandomCase(random, kVerifySizes[Pick(random, std::size(kVerifySizes))]);
 }
 
-// In a batch with the rows and drafts of others.
+// The device's verdict, in a batch with the rows and drafts of other sequences.
 absl::StatusOr<Verdict> OnTheDevice(const Case& c, int threads) {
   constexpr int kRowsBefore = 2, kDraftedBefore = 3, kEntriesBefore = 5;
   const size_t vocab = c.vocab;
@@ -143,7 +143,7 @@ TEST(DeviceVerify, AnEmptyResidualIsThatOfTheHost) {
     const absl::StatusOr<Verdict> expected = OnTheHost(c), verdict = OnTheDevice(c, 1);
     EXPECT_TRUE(Same(*verdict, *expected));
   }
-  // A point mass on one side and all of p on the same token on the other, through the residual's own code.
+  // All of p, and nearly all of q, is on one token. This tests the residual's own code.
   const std::vector<float> weights = {0, 0, 3, 0};
   const DraftedToken drafted{1, 1, QForm::kSparse, 0, 2};
   const int32_t ids[] = {1, 2};

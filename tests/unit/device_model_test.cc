@@ -32,7 +32,7 @@ TEST(DeviceModel, DraftPassesLeaveTheLogitsOfTheHostAlone) {
   for (const DeviceTask& task : tasks) EXPECT_EQ(std::get<ProposeTask>(task.work).proposal.size(), 3u);
 }
 
-// What a device runs while it loads a model.
+// A device runs these steps while it loads a model.
 TEST(DeviceModel, RunsTheMadeUpSteps) {
   const auto device = Runner::Load(DeviceOptions(), HostDevice(/*team=*/1)).value();
   const cuda::WarmUpLimits limits{.rows = DeviceOptions().max_batch_rows,

@@ -1,4 +1,4 @@
-// The self-test in full on a device that the host simulates: what it says, and that it names what is wrong.
+// The full self-test on a device that the host simulates: its output, and that it names what is wrong.
 #include <gmock/gmock.h>
 
 #include <functional>
@@ -20,7 +20,7 @@ using ::testing::StartsWith;
 
 constexpr int kTeam = 3;
 
-// With heads and a window that layers of real models have, and few tokens.
+// A decoder with the heads and the window of a real model's layers, and few tokens.
 DecoderConfig Spec() {
   DecoderConfig spec = ReadModelConfig(kDeviceModel)->decoder;
   spec.heads = 24;
@@ -38,7 +38,7 @@ class WrongModel : public ChangedModel {
       : ChangedModel(std::move(model), [](LogitsView /*logits*/) { return absl::OkStatus(); }) {}
 };
 
-// The simulated device, or what `change` makes of its models and options.
+// The simulated device, with its models and options changed by these functions.
 class ChangedDevice final : public Backend {
  public:
   using Change = std::function<std::unique_ptr<Model>(std::unique_ptr<Model>)>;
@@ -80,7 +80,7 @@ std::vector<std::string> Lines(const Backend& backend, bool passes) {
 // The line of the check that failed, the last one.
 std::string Failure(const Backend& backend) { return Lines(backend, /*passes=*/false).back(); }
 
-// A model of class T over the device's.
+// Wraps the device's model in one of class T.
 template <class T>
 std::unique_ptr<Model> Make(std::unique_ptr<Model> model) {
   return std::make_unique<T>(std::move(model));
@@ -97,7 +97,7 @@ TEST(SelfTestInFull, OfADeviceThatDecidesSaysALineForEachCheck) {
                   "ok      decisions  12 proposals and 12 verdicts, twice each: those of the host"));
 }
 
-// Of another activation, as if its kernel were wrong: what the MLP makes of the same input differs.
+// The activation and all stages after it are off, as if its kernel were wrong.
 TEST(SelfTestInFull, AWrongStageIsNamedBeforeWhatFollowsFromIt) {
   const auto doubles = [](RunnerOptions& options) {
     if (!options.observe) return;
@@ -144,7 +144,7 @@ TEST(SelfTestInFull, ABlockThatIsNotCopiedIsNamed) {
       HasSubstr("FAILED  rows       the logits of position 32, computed with a copied block, differ"));
 }
 
-// Wrong with trees alone: a node follows its parent's sibling.
+// Wrong with trees alone: a node attends to the node before its parent in the parent's place.
 class OtherParents final : public WrongModel {
  public:
   using WrongModel::WrongModel;
@@ -165,7 +165,7 @@ class LosesMoves final : public WrongModel {
   void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) override {}
 };
 
-// A little off with trees, and honest about it or not.
+// A little off with trees. `kClaims`: whether it claims to be invariant all the same.
 template <bool kClaims>
 class RoundsTrees final : public WrongModel {
  public:
@@ -189,7 +189,7 @@ TEST(SelfTestInFull, WhatIsWrongWithTreesAloneIsNamed) {
               ::testing::Contains(HasSubstr("in copied blocks: the same bits; as a tree: up to rounding")));
 }
 
-// Changes what a task gives.
+// Changes the result of a task.
 template <class Work, class ChangeWork>
 class WrongTask final : public WrongModel {
  public:
@@ -204,7 +204,7 @@ class WrongTask final : public WrongModel {
   }
 };
 
-// Of the sequences with top_p.
+// Whether the sequence is sampled with top_p.
 constexpr auto kOther = [](const SequenceParams& params) { return params.sampling.top_p < 1; };
 
 TEST(SelfTestInFull, AnotherTokenOrDistributionOfAProposalIsNamed) {

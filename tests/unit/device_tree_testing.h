@@ -1,4 +1,4 @@
-// Trees of drafted tokens, and what an engine computes of their paths as chains.
+// Trees of drafted tokens, and an engine's logits for their paths as chains.
 #pragma once
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 
 namespace outrider::testing {
 
-// The parents of a tree's nodes: one of the `reach` nodes before each, or -1. With a small reach trees are
-// deep.
+// The parents of a tree's nodes: one of the `reach` nodes before each, or -1. A small reach makes deep
+// trees.
 inline std::vector<int> SomeParents(int nodes, int reach, uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<int> parents;
@@ -63,7 +63,7 @@ class TreeSequence {
     for (const int node : path) chain.push_back(tokens_[static_cast<size_t>(prompt_ + node)]);
     return chain;
   }
-  // What brings a path where it would be as a chain.
+  // The moves that bring a path to the slots that it would have as a chain.
   std::vector<SlotMove> MovesOf(absl::Span<const int> path) const {
     std::vector<SlotMove> moves;
     for (size_t depth = 0; depth < path.size(); ++depth) {
@@ -96,7 +96,7 @@ inline Logits LogitsOf(Runner& runner, absl::Span<const SequenceRows> batch) {
   return logits;
 }
 
-// Feeds the prompt without its last token, from where the steps that return logits begin.
+// Feeds the prompt without its last token, which the first step that returns logits computes.
 inline void FeedPrompt(Runner& runner, const TreeSequence& sequence) {
   SequenceRows rows = sequence.Rows(0, sequence.prompt() - 1);
   rows.logit_rows = 0;
@@ -114,7 +114,7 @@ inline Logits LogitsOfTree(Runner& runner, const TreeSequence& tree, int most) {
   return logits;
 }
 
-// The logits after the prompt and after each node, whose path is computed as a chain in these blocks.
+// The logits after the prompt and after each node, with its path computed as a chain in these blocks.
 inline Logits LogitsOfChains(Runner& runner, const TreeSequence& sequence, absl::Span<const BlockId> blocks) {
   Logits logits;
   const std::vector<TokenId> prompt = sequence.Chain({});

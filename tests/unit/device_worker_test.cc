@@ -20,7 +20,7 @@ TEST_P(DeviceWorkerTest, SaysWhatTheHostSays) {
   const Setting& setting = GetParam();
   const Counts counts = ExpectWhatTheHostSays(setting, Start);
   EXPECT_GT(counts.accepted, 0);
-  // Draft and target are the same model. What was drawn from a q of 24 tokens is more likely there than in p.
+  // Draft and target are the same model. A q of 24 tokens gives each of them more probability than p does.
   const bool same = setting.temperature == 0 || setting.rule == Rule::kCoupled || setting.top_k > 0;
   EXPECT_EQ(counts.corrected == 0, same) << counts.corrected;
 }

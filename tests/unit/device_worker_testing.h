@@ -55,7 +55,7 @@ inline RunnerOptions DeviceOptions() {
   return options;
 }
 
-// A worker whose model is what `load` makes of the options.
+// A worker with the model that `load` loads.
 inline std::unique_ptr<Worker> StartDeviceWorker(
     std::unique_ptr<Sampler> sampler,
     const std::function<absl::StatusOr<std::unique_ptr<Runner>>(const RunnerOptions&)>& load) {

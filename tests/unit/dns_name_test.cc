@@ -1,4 +1,4 @@
-// Names of DNS as addresses.
+// DNS names as addresses.
 #include "coordinator/servers/dns_name.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What is worth drafting for while the target verifies, and whether it pays at all.
+// Which outcomes are worth drafting for while the target verifies, and whether drafting ahead pays at all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -83,7 +83,7 @@ TEST_F(OutcomesTest, AreDraftedForAsFarAsARequestAfterThemWouldBe) {
   request.max_tokens = 7;
   const Generation generation = Make(std::move(request));
   const std::vector<Outcome> outcomes = DraftChoice(64).Outcomes(generation, Chain(4));
-  // Six tokens are left. After a + 1 more a round may complete the answer with K + 1.
+  // Six tokens are left. After a + 1 of them, a round with K + 1 tokens may complete the answer.
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.length.most, std::min(4, 6 - (static_cast<int>(outcome.accepted) + 1) - 1));
     EXPECT_LT(outcome.accepted, 4u) << "then one token is left, which needs no draft";
@@ -101,7 +101,7 @@ TEST_F(OutcomesTest, OnlyTheScheduleThatIsAskedForRunsAhead) {
   }
 }
 
-// Rounds that were drafted for, rightly or not, with a draft that takes 1 ms a step.
+// Reports rounds that were drafted ahead, with or without hits, by a draft that takes 1 ms a step.
 void Learn(DraftChoice& policy, const Generation& generation, bool hit) {
   policy.Begin();
   for (int i = 0; i < 100; ++i) {
@@ -140,7 +140,7 @@ TEST_F(OutcomesTest, AreDraftedForNowAndThenOnlyWhereNoneOfThemCame) {
   }
 }
 
-// Rounds of which those that run ahead take `ratio` times as long.
+// Reports rounds that take `ratio` times as long if they run ahead. Returns the share that ran ahead.
 double ShareAhead(MeasuredChoice& choice, double ratio, int rounds = 4000) {
   std::mt19937 random(7);
   std::normal_distribution<double> noise(1, 0.1);

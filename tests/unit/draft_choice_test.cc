@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 // A machine whose times are known, and a draft that is right with probability alpha.
 struct Machine {
   double verify_us = 200, row_us = 5, wire_us = 60;
-  double first_step_us = 0;  // more than the others take
+  double first_step_us = 0;  // in addition to the time of a step
   double step_us = 30, step_sequence_us = 2;
   double alpha = 0.8;
   int batch = 1;
@@ -44,7 +44,7 @@ struct Machine {
     }
     return times;
   }
-  // Of the whole machine: a batch of rounds at a time.
+  // The rate of the whole machine, which runs a batch of rounds at a time.
   double TokensPerSecond(int k) const {
     const RoundTimes times = Times(k);
     const double shared = Seconds(times.verify) + Seconds(times.draft);
@@ -72,7 +72,7 @@ class DraftChoiceTest : public ::testing::Test {
     return request;
   }
 
-  // Tells the policy of a round that is committed.
+  // Reports a committed round to the policy.
   void Report(const Proposal& drafted, const Verdict& verdict, const RoundTimes& times,
               DraftStatus status = DraftStatus::kUsable, const AheadReport& ahead = {}) {
     const RoundReport report{.generation = &generation_,
@@ -90,7 +90,7 @@ class DraftChoiceTest : public ::testing::Test {
   }
   void ReportFailure(const RoundTimes& times) { Report({}, {}, times, DraftStatus::kFailed); }
 
-  // Commits a round with k drafted tokens, and tells the policy unless it was the prompt's.
+  // Commits a round with k drafted tokens, and reports it to the policy unless it was the prompt's.
   void Play(int k, int accepted, const Machine& machine) {
     Proposal draft;
     for (int i = 0; i < k; ++i) AppendToChain(2, {}, draft);
@@ -130,7 +130,7 @@ class DraftChoiceTest : public ::testing::Test {
   std::mt19937 random_{5};
   std::uniform_real_distribution<double> uniform_;
   bool chooses_before_ = false;  // what a round drafts is chosen in the round before
-  // Of the rounds whose rate counts.
+  // The most frequent K and the number of rounds without a draft, among the rounds whose rate counts.
   int usual_k_ = 0;
   int plain_ = 0;
 };
@@ -155,7 +155,7 @@ TEST_F(DraftChoiceTest, ComesAsCloseIfItChoosesARoundBefore) {
   EXPECT_GT(usual_k_, 2);
 }
 
-// A proposal of the target's own is asked for before its verdict is known.
+// The target is asked for its own proposal before its verdict is known.
 TEST_F(DraftChoiceTest, TheNextRoundHasRoomForATokenLess) {
   Request request = MakeRequest();
   request.adaptive = false;
@@ -262,13 +262,13 @@ TEST_F(DraftChoiceTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
   EXPECT_EQ(policy_.Choose(generation).most, 0);
 }
 
-// A draft model that says how sure it was, and stops as it is told.
+// A draft model that says how sure it was, and stops where it is told to.
 class DraftThatStopsTest : public DraftChoiceTest {
  protected:
   static constexpr float kSure = 0.95f, kUnsure = 0.55f;
 
   struct Model {
-    double sure = 0.6;  // how often it is
+    double sure = 0.6;  // how often it is sure
     double accepted_if_sure = 0.98, accepted_if_not = 0.4;
     bool persistent = false;  // as sure of a round's other tokens as of its first
   };
@@ -302,7 +302,7 @@ class DraftThatStopsTest : public DraftChoiceTest {
     return verdict;
   }
 
-  // Tokens a second that rounds yield: those that the policy chooses, or of a fixed K.
+  // Tokens a second of rounds with the lengths that the policy chooses, or with a fixed K.
   double Rate(const Machine& machine, const Model& model, std::optional<int> fixed_k, int rounds = 4000) {
     double tokens = 0, seconds = 0;
     if (!fixed_k) policy_.Begin();
@@ -383,7 +383,7 @@ TEST_F(DraftThatStopsTest, StopsSoonerWhereAGenerationIsHarderThanItsConfidenceS
   policy_.End();
 }
 
-// Long drafts are those that the draft is sure of: a mean over their tokens says nothing about others.
+// Drafts are long where the draft is sure, so a mean over their tokens says nothing about other tokens.
 TEST_F(DraftThatStopsTest, TokensThatOnlyASureDraftHasDoNotMakeItLookBetter) {
   const Machine machine{.verify_us = 300};
   Rate(machine, {.sure = 0.3, .accepted_if_sure = 0.98, .accepted_if_not = 0.1, .persistent = true},

@@ -51,17 +51,17 @@ TEST(OfferedNodes, OfAChainAreThoseUpToTheFirstThatIsRejected) {
 
 // ---- the choice
 
-// A machine whose times are known, and a draft whose children stand with known chances.
+// A machine whose times are known, and a draft whose children are accepted with known probabilities.
 struct TreeMachine {
   double verify_us = 400, row_us = 1;
-  double step_us = 30, node_us = 1;  // of a step of the draft, and for each further node in it
-  std::vector<double> stands = {0.6, 0.25, 0.05, 0.02};  // the child of each rank, whoever its siblings are
+  double step_us = 30, node_us = 1;  // for a step of the draft, and for each further node in it
+  std::vector<double> stands = {0.6, 0.25, 0.05, 0.02};  // by the child's rank, whatever its siblings are
 
   double VerifySeconds(int nodes) const { return 1e-6 * (verify_us + row_us * (nodes + 1)); }
   double DraftSeconds(int nodes, int levels) const {
     return 1e-6 * (levels * step_us + node_us * (nodes - levels));
   }
-  // What a chain of the best length gives.
+  // Tokens a second with chains of the best length.
   double BestChain(int most) const {
     double best = 1 / VerifySeconds(0);
     for (int k = 1; k <= most; ++k) {
@@ -109,7 +109,7 @@ class TreePolicyTest : public ::testing::Test {
     return request;
   }
 
-  // What the rounds of the second half were, as shares, and tokens a second for those of the best chain.
+  // Shares of the rounds of the second half, and their tokens a second as a share of the best chain's.
   struct Shares {
     double trees = 0, plain = 0, of_best_chain = 0;
   };
@@ -237,7 +237,7 @@ TEST_F(TreePolicyTest, SeveralGenerationsDraftChains) {
 
 // ---- the shape
 
-// Tells the choice of rounds in which each child stands by the machine's chances.
+// Reports a round for each accepted path of a tree with six nodes.
 void Teach(const std::vector<std::vector<int>>& paths, TreeChoice& choice) {
   const Proposal tree = TreeOf({-1, -1, 0, 0, 1, 1});
   for (const std::vector<int>& path : paths) {
@@ -258,7 +258,7 @@ void Teach(const std::vector<std::vector<int>>& paths, TreeChoice& choice) {
   }
 }
 
-// The first tree that is tried; none if none is worth it.
+// The first tree that is tried; nullopt if none is worth it.
 struct Tried {
   int nodes = 0, depth = 0;
 };

@@ -1,4 +1,4 @@
-// Sequences for tests of drafters, and what was proposed.
+// Generations for tests of drafters, and the tokens of proposals.
 #pragma once
 
 #include <optional>
@@ -14,7 +14,7 @@ namespace outrider {
 
 using Tokens = std::vector<TokenId>;
 
-// Sampled at temperature 1 with a seed, else greedy.
+// Sampled at temperature 1 with the seed, or greedy without one.
 inline Generation GenerationAfter(Tokens prompt, v1::Rule rule = v1::RULE_TOKEN,
                                   std::optional<uint64_t> seed = {}) {
   Request request;

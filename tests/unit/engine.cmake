@@ -34,12 +34,12 @@ outrider_unit_test(engine_threads_test THREADS
     ${CMAKE_CURRENT_LIST_DIR}/engine_thread_pool_test.cc
   LIBS outrider::engine nlohmann_json::nlohmann_json)
 if(OUTRIDER_SANITIZE STREQUAL "thread")
-  # Of passes it watches those that have several threads.
+  # ThreadSanitizer runs only the tests of passes with several threads.
   set_tests_properties(engine_threads_test PROPERTIES ENVIRONMENT
     "GTEST_FILTER=-*Invariance.A*:*Invariance.P*:*Invariance.S*:*Invariance.W*")
 endif()
 
-# What the CUDA plug-in decides on the host: needs neither CUDA nor a GPU.
+# The decisions of the CUDA plug-in on the host, which need neither CUDA nor a GPU.
 outrider_unit_test(cuda_host_test
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/cuda_attention_plan_test.cc
@@ -50,7 +50,7 @@ outrider_unit_test(cuda_host_test
     ${CMAKE_CURRENT_LIST_DIR}/cuda_tree_plan_test.cc
   LIBS outrider::cuda_host)
 
-# What a device decides, by the same source on the host.
+# The device's decisions, from the same source on the host.
 outrider_unit_test(decide_test THREADS
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/decide_cases.h
@@ -63,7 +63,7 @@ if(OUTRIDER_SANITIZE STREQUAL "thread")
   set_tests_properties(decide_test PROPERTIES ENVIRONMENT "GTEST_FILTER=-*OneThread*:*IsNoticed")
 endif()
 
-# The kernels of a layer, by the same source on the host.
+# The kernels of a layer, from the same source on the host.
 outrider_unit_test(layer_rows_test THREADS
   SOURCES
     ${CMAKE_CURRENT_LIST_DIR}/layer_rows_test.cc

@@ -14,10 +14,10 @@ struct Format {
   uint32_t type;  // a ggml_type
   int bits;
   bool wide;
-  size_t bytes;                // of a block of ggml
-  int64_t columns;             // likewise
-  std::vector<size_t> halves;  // where its scales are
-  int scale;                   // about what they are, in float16: weights are then some hundredths
+  size_t bytes;                // of a ggml block
+  int64_t columns;             // of a ggml block
+  std::vector<size_t> halves;  // where a block's float16 scales are
+  int scale;                   // roughly their bits, for weights of some hundredths
 };
 
 const std::vector<Format>& Formats() {
@@ -156,7 +156,7 @@ TEST_P(BlockProduct, IsThatOfTheUnpackedMatrixAndARowsBitsAreItsOwn) {
   const Multiplier multiplier(kernels, pool, Storage::kBFloat16);
   std::mt19937 random(2);
   std::vector<float> x(kMostRows * kK);
-  // What bfloat16 holds exactly.
+  // Numbers that bfloat16 holds exactly.
   for (float& value : x) value = (static_cast<float>(random() % 255) - 127) / 32;
   std::vector<float> alone;
   for (const int rows : {1, 2, 5, 6, 7, kMostRows}) {

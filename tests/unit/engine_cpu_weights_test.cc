@@ -1,4 +1,4 @@
-// What is in memory while weights are packed for the CPU's kernels.
+// Which matrices are in memory while weights are packed for the CPU's kernels.
 #include "common/engine/cpu/cpu_weights.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace outrider::testing {
 namespace {
 
-// A source that makes each tensor for its view, and counts the matrices that live.
+// A source that allocates each tensor when it is asked for, and counts the matrices in memory.
 class CountingTensors final : public TensorSource {
  public:
   explicit CountingTensors(ElementType type_of_keys = ElementType::kFloat32) : type_of_keys_(type_of_keys) {}

@@ -92,7 +92,7 @@ TEST_F(Family, Qwen25SlidesFromALayerOnWhereItSaysSo) {
   EXPECT_EQ(spec->sliding_window, 32768);
   EXPECT_FALSE(spec->Slides(20));
   EXPECT_TRUE(spec->Slides(21));
-  // As transformers 5 writes it.
+  // The form that transformers 5 writes.
   std::vector<std::string> types(24, "full_attention");
   types[3] = "sliding_attention";
   config["layer_types"] = types;
@@ -114,7 +114,7 @@ TEST_F(Family, MistralSlidesInAllLayersOrInNone) {
   ASSERT_TRUE(spec.ok()) << spec.status();
   EXPECT_EQ(spec->sliding_window, 4096);
   EXPECT_TRUE(spec->Slides(0) && spec->Slides(31));
-  Json config = mistral_;  // of version 0.3
+  Json config = mistral_;  // that of version 0.3
   config["sliding_window"] = nullptr;
   config["rope_theta"] = 1000000.0;
   spec = Read(config);
@@ -147,7 +147,7 @@ TEST_F(Family, Gemma3RotatesInTwoWays) {
   EXPECT_DOUBLE_EQ(spec->rope_theta, 1e6);
   EXPECT_DOUBLE_EQ(*spec->sliding_rope_theta, 1e4);
 
-  // The larger models divide frequencies by 8; as transformers 5 writes it.
+  // The larger models divide frequencies by 8. This is the form that transformers 5 writes.
   Json config = gemma3_;
   for (const char* field : {"rope_local_base_freq", "rope_scaling", "rope_theta", "sliding_window_pattern"}) {
     config.erase(field);
@@ -161,7 +161,7 @@ TEST_F(Family, Gemma3RotatesInTwoWays) {
   EXPECT_EQ(SlidingRopeInverseFrequencies(*larger), SlidingRopeInverseFrequencies(*spec));
 }
 
-// As in transformers 5.23.
+// The defaults of transformers 5.23.
 TEST_F(Family, WhatIsAbsentHasTheFamilysDefault) {
   const auto without = [this](Json config, std::vector<const char*> fields) {
     for (const char* field : fields) config.erase(field);

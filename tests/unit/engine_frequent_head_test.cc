@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 class FrequentHead : public ::testing::Test {
  protected:
-  // The path of a copy of a model with such a list.
+  // Copies a model, with this list of frequent tokens. Returns the path of the copy.
   std::string WithFrequentTokens(const std::string& model, const std::string& list) {
     const std::string copy = absl::StrCat(folder_.path(), "/", ++copies_);
     std::filesystem::copy(DataDir(model), copy);
@@ -61,7 +61,7 @@ TEST_F(FrequentHead, HasTheLogitsOfItsTokensAndRulesOutTheOthers) {
         int listed = 0;
         for (int token = 0; token < vocab; ++token) {
           const float logit = cut[r][static_cast<size_t>(token)];
-          // The first ones of the list are the last of every third token.
+          // The list begins with the last of every third token.
           const bool frequent = token % 3 == 1 && vocab - token <= 3 * kCount;
           listed += frequent;
           if (frequent) {
@@ -80,7 +80,7 @@ TEST_F(FrequentHead, OfAllTokensIsTheHead) {
   RunnerOptions options = Options("mha-float32");
   const std::vector<TokenId> tokens = SomeTokens(5, 50);
   const Logits whole = LogitsOf(options, tokens);
-  options.frequent_tokens = 1 << 20;  // and no list is needed
+  options.frequent_tokens = 1 << 20;  // more than the vocabulary, so no list is needed
   EXPECT_EQ(LogitsOf(options, tokens), whole);
 }
 

@@ -1,4 +1,4 @@
-// What the metadata of a GGUF file says of the architecture, and what is refused.
+// The architecture that the metadata of a GGUF file gives, and the metadata that are refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A model of two layers without its weights but those that the configuration looks at.
+// A model of two layers, with only those weights that the configuration is read from.
 GgufContent Model(const std::string& architecture) {
   GgufContent content;
   const auto set = [&](const char* name, auto value) { content.Set(architecture + "." + name, value); };

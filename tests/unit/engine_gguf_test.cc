@@ -26,7 +26,7 @@ class Converted : public ::testing::TestWithParam<std::string> {
   const std::unique_ptr<const Checkpoint> file_ = OpenOrDie(file());
 };
 
-// Gemma is for the engine on libtorch.
+// Without Gemma, which only the engine on libtorch runs.
 class ConvertedNative : public Converted {};
 
 INSTANTIATE_TEST_SUITE_P(Small, ConvertedNative,
@@ -97,7 +97,7 @@ TEST_P(ConvertedNative, HasTheLogits) {
   options.model_dir = file();
   const auto ours = LoadOrDie(options);
   ASSERT_TRUE(theirs != nullptr && ours != nullptr);
-  // The format has no sliding windows for Qwen and Mistral: within the narrowest one.
+  // The format has no sliding windows for Qwen and Mistral, so the tokens stay within the narrowest one.
   const std::vector<TokenId> tokens = SomeTokens(16, theirs->config().decoder.vocab_size);
   const auto logits = AllLogits(*ours, tokens), expected = AllLogits(*theirs, tokens);
   for (size_t row = 0; row < expected.size(); ++row) {

@@ -1,4 +1,4 @@
-// What transformers computed: the goldens of scripts/goldens/engine.py in tests/data/engine/.
+// The results of transformers: the goldens of scripts/goldens/engine.py in tests/data/engine/.
 #pragma once
 
 #include <algorithm>
@@ -53,7 +53,7 @@ inline double RootMeanSquareDifference(const Logits& a, const Logits& b) {
   return std::sqrt(squares / count);
 }
 
-// The larger of both; NaN if either is, so that what is no number is never taken for what was expected.
+// The larger number, or NaN if either is NaN, so that NaN never counts as close to the expected value.
 inline double Larger(double a, double b) { return std::isnan(a) || a > b ? a : b; }
 
 inline double Spread(absl::Span<const float> values) {

@@ -25,7 +25,7 @@ inline const std::vector<std::string>& RandomModels() {
                                     "qwen2-bias",  "qwen3-head-norms", "mistral-window"};
   return models;
 }
-// Whose weights are quantised as they are stored.
+// Models whose stored weights are quantised.
 inline const std::vector<std::string>& QuantisedModels() {
   static const auto& models = *new std::vector<std::string>{"fp8-rows",    "fp8-tensor",
                                                             "int8-rows",   "int8-zero-points",
@@ -34,7 +34,7 @@ inline const std::vector<std::string>& QuantisedModels() {
                                                             "gptq8-v2",    "awq"};
   return models;
 }
-// Which the engine on libtorch has alone.
+// Models that only the engine on libtorch runs.
 inline const std::vector<std::string>& GemmaModels() {
   static const auto& models = *new std::vector<std::string>{"gemma2", "gemma3"};
   return models;
@@ -51,11 +51,11 @@ inline std::vector<std::string> RunnableKernels() {
   return names;
 }
 
-// A model, kernels and a dtype: all there are, a third of them under a sanitizer.
+// A model, kernels and a dtype: all combinations, or a third of them under a sanitizer.
 using EngineCase = std::tuple<std::string, std::string, std::string>;
 inline std::vector<EngineCase> EngineCases() {
   const std::vector<std::string> kernels = RunnableKernels(), dtypes = {"float32", "bfloat16", "int8"};
-  const size_t every = SomeOf(10) < 10 ? 3 : 1;  // and then each model on each of the kernels, in one dtype
+  const size_t every = SomeOf(10) < 10 ? 3 : 1;  // a third has each model on each of the kernels
   std::vector<EngineCase> cases;
   for (size_t m = 0; m < RandomModels().size(); ++m) {
     for (size_t k = 0; k < kernels.size(); ++k) {

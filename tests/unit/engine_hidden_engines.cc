@@ -1,4 +1,4 @@
-// The engines of this program for the tests of hidden states: the CPU's kernels.
+// The engines of this program, whose hidden states are tested: the CPU's kernels.
 #include "tests/unit/hidden_testing.h"
 
 namespace outrider::testing {

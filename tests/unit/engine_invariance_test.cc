@@ -33,7 +33,7 @@ class Invariance : public ::testing::TestWithParam<EngineCase> {
 INSTANTIATE_TEST_SUITE_P(All, Invariance, ::testing::ValuesIn(EngineCases()),
                          [](const auto& info) { return NameOf(info.param); });
 
-// The reference for the paged cache: a contiguous one, which is one block for the whole context.
+// The reference for the paged cache: a contiguous cache, which is one block for the whole context.
 Logits ContiguousLogits(RunnerOptions options, absl::Span<const TokenId> tokens, int chunk) {
   options.block_size = 512;
   options.kv_blocks = 1;

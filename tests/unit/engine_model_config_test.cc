@@ -42,7 +42,7 @@ class ModelConfigTest : public ::testing::Test {
     return ReadModelConfig(dir_);
   }
 
-  // The error, one line, for config.json with this value of `field`.
+  // The error for config.json with this value of `field`. It must be one line.
   std::string ErrorWith(const std::string& field, const Json& value) {
     Json changed = config_;
     changed[Json::json_pointer(field)] = value;
@@ -135,7 +135,7 @@ TEST_F(ModelConfigTest, RefusesAnUnknownFamilyAndListsThoseThatWork) {
   EXPECT_THAT(ErrorWith("/model_type", "gpt2"), HasSubstr("model_type is \"gpt2\"; " + known));
   EXPECT_THAT(ErrorWith("/model_type", nullptr), HasSubstr("model_type is missing; " + known));
   EXPECT_THAT(ErrorWith("/model_type", 7), HasSubstr("model_type is not a string: 7"));
-  // Even if something else is wrong with it.
+  // The family is named even if another field is wrong too.
   config_["hidden_size"] = "many";
   EXPECT_THAT(ErrorWith("/model_type", "gpt2"), HasSubstr("model_type"));
 }
@@ -186,7 +186,7 @@ TEST_F(ModelConfigTest, RefusesAFileThatIsMissingOrNotJson) {
   }
 }
 
-// The stack ends before a million calls do.
+// A recursive parser would exhaust the stack long before a million levels.
 TEST_F(ModelConfigTest, RefusesJsonThatNestsDeep) {
   std::string deep = config_.dump();
   deep.insert(

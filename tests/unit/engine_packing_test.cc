@@ -49,7 +49,7 @@ TEST(Pack, RoundsToTheNearestBFloat16AndTiesToTheEvenOne) {
 
 TEST(Pack, KeepsWhatIsNotFiniteVisibleInBFloat16) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  // Nothing but the lowest bit of this NaN's payload is set, and rounding drops it.
+  // Only the lowest bit of this NaN's payload is set, and rounding drops it.
   const std::vector<float> read = Packed({kInfinity, std::bit_cast<float>(0x7f800001)}, Storage::kBFloat16);
   EXPECT_EQ(read[0], kInfinity);
   EXPECT_TRUE(std::isnan(read[1]));

@@ -1,5 +1,5 @@
-// Checkpoints that are quantised already: the weights that compressed-tensors and the layouts of GPTQ and AWQ
-// give, and the logits of transformers.
+// Checkpoints that are stored quantised: they have the weights of compressed-tensors and of the layouts of
+// GPTQ and AWQ, and the logits of transformers.
 #include <algorithm>
 
 #include "common/engine/decoder/unpacked_tensors.h"

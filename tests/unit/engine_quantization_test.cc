@@ -1,4 +1,4 @@
-// config.json's quantization_config: as checkpoints have it, and what is refused.
+// config.json's quantization_config: the forms that checkpoints have, and those that are refused.
 #include "common/engine/decoder/model_config.h"
 
 #include <gmock/gmock.h>

@@ -66,7 +66,7 @@ TEST(RunnerLoad, SaysHowToBuildThePluginThatIsNotBesideTheProgram) {
               AllOf(HasSubstr("--device cuda:3: this build has no CUDA"), HasSubstr("make build CUDA=1")));
 }
 
-// What is read in place then ends the process with SIGBUS.
+// If weights were read from the files in place, this would end the process with SIGBUS.
 TEST(RunnerLoad, FilesThatShrinkAfterTheLoadChangeNothing) {
   const TemporaryFolder folder;
   std::filesystem::copy(Options(kModel).model_dir, folder.path());

@@ -34,7 +34,7 @@ class SafeTensorsTest : public ::testing::Test {
     return bytes;
   }
 
-  // The error, one line that names the file, for model.safetensors with these contents.
+  // The error for model.safetensors with these contents. It must be one line that names the file.
   std::string ErrorOf(const std::string& bytes) {
     Write("model.safetensors", bytes);
     const absl::StatusOr<SafeTensors> tensors = SafeTensors::Open(dir_);

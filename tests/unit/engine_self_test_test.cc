@@ -16,7 +16,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Of Llama 3.2 3B, but for the vocabulary.
+// The decoder of Llama 3.2 3B, but for the vocabulary.
 DecoderConfig Spec() {
   DecoderConfig spec;
   spec.vocab_size = 1000;
@@ -33,7 +33,7 @@ DecoderConfig Spec() {
   return spec;
 }
 
-// The CPU's kernels, for a model that the change makes another.
+// The CPU's kernels, which compute the model that `change` makes of the one asked for.
 class OtherSpecBackend final : public Backend {
  public:
   explicit OtherSpecBackend(std::function<void(DecoderConfig&)> change) : change_(std::move(change)) {}
@@ -51,7 +51,7 @@ class OtherSpecBackend final : public Backend {
   const std::function<void(DecoderConfig&)> change_;
 };
 
-// The test of a backend that computes another model than one whose layers slide.
+// Tests a backend that computes a changed model in place of one with sliding windows.
 absl::Status TestedWithWindow(int window, std::function<void(DecoderConfig&)> change) {
   DecoderConfig spec = Spec();
   spec.sliding_window = window;
@@ -131,7 +131,7 @@ TEST(SelfTest, ADeviceThatFailsOtherwiseIsNotHelpedByTheOtherEngine) {
   EXPECT_EQ(status, absl::InternalError("an uncorrectable error"));
 }
 
-// The CPU's kernels with this change, as a backend of kernels that nobody has seen work.
+// A changed backend whose kernels must pass the test before they are used.
 class UntriedBackend final : public ChangedBackend {
  public:
   using ChangedBackend::ChangedBackend;

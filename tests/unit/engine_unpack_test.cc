@@ -1,4 +1,4 @@
-// Quantised weights in files of a few bytes: what is unpacked, and what is refused because it is damaged.
+// Quantised weights in small files: what they unpack to, and the damage that is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -49,7 +49,7 @@ Tensor Words(std::vector<int64_t> shape, const std::vector<uint32_t>& values) {
 
 class Unpack : public ::testing::Test {
  protected:
-  // The weight m.weight, or the error without the folder.
+  // Reads the weight m.weight.
   absl::StatusOr<std::vector<float>> Read(const Quantization& quantization, const Tensors& tensors,
                                           const std::vector<int64_t>& shape) {
     nlohmann::json header;
@@ -59,7 +59,7 @@ class Unpack : public ::testing::Test {
                       {"shape", tensor.shape},
                       {"data_offsets", {data.size(), data.size() + tensor.bytes.size()}}};
       data += tensor.bytes;
-      // The next tensor may need to be aligned.
+      // Pads, since the next tensor may need to be aligned.
       if (const size_t pad = (8 - data.size() % 8) % 8; pad > 0) {
         header["~" + name] = {
             {"dtype", "U8"}, {"shape", {pad}}, {"data_offsets", {data.size(), data.size() + pad}}};
@@ -99,7 +99,7 @@ class Unpack : public ::testing::Test {
   }
 
   const TemporaryFolder folder_;
-  std::optional<BlockFormat> blocks_;  // that the last one read lies in; they have its values
+  std::optional<BlockFormat> blocks_;  // the block format of the last weight read; none if it has none
 };
 
 // `tensors` with one of them changed, or removed if it has no type.
@@ -260,7 +260,7 @@ TEST_F(Unpack, GptqLevelsRunDownTheWords) {
 }
 
 TEST_F(Unpack, GptqZeroPointsAreStoredLessOneInWholeWords) {
-  // Those of the rows are 8, 0, 15, 8, 8, 8, 8, 8: that of row 1 borrows.
+  // The rows' zero points are 8, 0, 15, 8, 8, 8, 8, 8. Storing one less for row 1 borrows from row 2.
   const uint32_t zero_points = 0x88888f08u, stored = zero_points - 0x11111111u;
   const Tensors tensors = With(GptqTensors(), "m.qzeros", Words({2, 1}, {stored, stored}));
   const std::vector<float> matrix = *Read(kGptq, tensors, {8, 16});
@@ -353,7 +353,7 @@ TEST_F(Unpack, DamagedAwqIsRefusedByName) {
 
 // --- blocks ---
 
-// Of 8 rows and 64 columns, with any levels, zero points and scales, in groups of 32.
+// Weights of 8 rows and 64 columns, with random levels, zero points and scales, in groups of 32.
 class InBlocks : public Unpack {
  protected:
   Tensor AnyWords(const std::vector<int64_t>& shape) {
@@ -361,7 +361,7 @@ class InBlocks : public Unpack {
     for (uint32_t& word : words) word = static_cast<uint32_t>(random_());
     return Words(shape, words);
   }
-  // Which are exact in float16 or not.
+  // Random scales. `divisor` decides whether they are exact in float16.
   Tensor AnyScales(const std::vector<int64_t>& shape, float divisor) {
     std::vector<float> scales(static_cast<size_t>(shape[0] * shape[1]));
     for (float& scale : scales) scale = (static_cast<float>(random_() % 200) - 100) / divisor;

@@ -10,7 +10,7 @@ using ::testing::IsEmpty;
 
 constexpr int kTarget = 12;
 
-// Parameters with ids up to the target's last.
+// An update with ids up to the target's last.
 v1::SequenceUpdate Update() {
   v1::SequenceUpdate update;
   update.add_tokens(3);

@@ -1,4 +1,4 @@
-// The fields of the OpenAI API that hold an answer to a grammar.
+// The fields of the OpenAI API that constrain an answer by a grammar.
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
@@ -89,7 +89,7 @@ TEST(OpenAiGrammar, KeepsTheOrderOfASchemasProperties) {
   EXPECT_EQ(GrammarOf(Chat(R"("guided_json": {"first": 1}, "guided_json": )" + schema)),
             "guided_json schema " + schema)
       << "the last, as of every field";
-  // An object that keeps an order is searched for each of its members.
+  // Large objects are refused, since each lookup in an ordered object is a linear search.
   std::string members;
   for (int i = 0; i < 10000; ++i) absl::StrAppend(&members, i == 0 ? "" : ",", "\"", i, "\":1");
   EXPECT_THAT(GrammarOf(Chat("\"guided_json\": {" + members + "}")), HasSubstr("guided_json: "));
@@ -127,7 +127,7 @@ TEST(OpenAiGrammar, RefusesAGrammarThatIsNone) {
            {R"("structural_tag": 1)", "structural_tag"},
            {R"("grammar": {})", "grammar"},
            {R"("json_schema": true)", "json_schema"},
-           // Two of them.
+           // Two grammars at once.
            {R"("response_format": {"type": "json_object"}, "guided_regex": "a")", "guided_regex"},
            {R"("guided_json": {}, "guided_choice": ["a"])", "guided_choice"},
            {R"("grammar": "root ::= \"a\"", "structured_outputs": {"regex": "a"})",

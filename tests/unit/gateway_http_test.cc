@@ -1,4 +1,4 @@
-// The HTTP gateway translates: what clients of OpenAI's API get from a fake service.
+// The HTTP gateway's translation: the answers that clients of OpenAI's API get from a fake service.
 #include <string>
 #include <vector>
 

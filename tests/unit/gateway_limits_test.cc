@@ -1,4 +1,4 @@
-// What the HTTP gateway does with clients that are slow, large, many, gone, or wrong.
+// The HTTP gateway with clients that are slow, large, many, gone, or wrong.
 #include <memory>
 #include <string>
 #include <vector>
@@ -80,7 +80,7 @@ TEST_F(SmallTest, HeadersAndUrlsHaveALargestSize) {
   EXPECT_EQ(client_->Ask("GET", "/health", absl::StrCat("X: ", std::string(2000, 'x'), "\r\n")).status, 431);
   EXPECT_TRUE(client_->IsClosed());
   EXPECT_EQ(Connect()->Ask("GET", absl::StrCat("/", std::string(500, 'x'))).status, 414);
-  // Also where its end never comes.
+  // A head is refused even if its end never comes.
   const auto endless = Connect();
   endless->Send(absl::StrCat("GET /health HTTP/1.1\r\nHost: test\r\nX: ", std::string(5000, 'x')));
   EXPECT_EQ(endless->Read().status, 431);
@@ -117,7 +117,7 @@ TEST_F(GatewayTest, ABodyMayComeInChunks) {
   EXPECT_EQ(client_->Read().status, 200);
 }
 
-// Four answers of 60 MiB wait for their ends when the fifth would be more than all may be.
+// Four answers of 60 MiB are held when the fifth would exceed the limit for all of them.
 TEST_F(GatewayTest, AnswersThatAreNotStreamedHaveALargestSizeTogether) {
   std::vector<std::unique_ptr<HttpTestClient>> clients;
   for (int i = 0; i < 5; ++i) {
@@ -130,7 +130,7 @@ TEST_F(GatewayTest, AnswersThatAreNotStreamedHaveALargestSizeTogether) {
   EXPECT_EQ(CodeOf(answer), "answers_too_large");
   EXPECT_EQ(answer.headers.at("Retry-After"), "1");
   clients.pop_back();
-  // What the others hold is free again when they go.
+  // The memory of the other answers is free again when their clients go.
   clients.clear();
   Await([this] { return service_.cancelled == 5; });
   EXPECT_EQ(Post({{"prompt", "Once"}}).status, 200);
@@ -179,7 +179,7 @@ TEST_F(TwoConnectionsTest, OneMoreTakesThePlaceOfTheOneThatWasIdleLongest) {
   const auto third = Connect();
   EXPECT_EQ(third->Ask("GET", "/health").status, 200);
   EXPECT_TRUE(client_->IsClosed());
-  // Also of one that has begun with a request.
+  // A connection on which a request has begun is closed too.
   EXPECT_EQ(Connect()->Ask("GET", "/health").status, 200);
   EXPECT_TRUE(half->IsClosed());
 }
@@ -244,7 +244,7 @@ TEST_F(GatewayTest, AnAnswerThatNobodyReadsIsNotGeneratedOn) {
   const auto slow = Connect(4096);
   slow->Send(PostText({{"prompt", "much"}, {"stream", true}}));
   Await([this] { return service_.asked_for_much == 1; });
-  // The same, asked for later and read.
+  // The same answer for a client that asks later, and reads.
   const size_t bytes = MadeUp::kManyChunks * MadeUp::kChunkBytes;
   EXPECT_GT(Post({{"prompt", "much"}, {"stream", true}}).body.size(), bytes);
   EXPECT_LT(service_.written, MadeUp::kManyChunks / 2);
@@ -315,7 +315,7 @@ TEST_F(GatewayTest, ClientsOfHttp10AreNotToldToGoOn) {
   EXPECT_EQ(client_->Read().status, 200);
 }
 
-// What follows would be taken for the next request.
+// The bytes that follow would be taken for the next request.
 TEST_F(GatewayTest, ABodyWhoseEndIsUnknownEndsTheConnectionEvenOfWhatIsRefused) {
   client_->Send(
       "POST /unknown HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n"

@@ -67,7 +67,7 @@ TEST(OpenAiRequest, TakesPromptsInEachForm) {
   EXPECT_EQ(prompts(R"(["one", "two"])")[1].text(), "two");
   EXPECT_THAT(prompts("[1, 2, 3]")[0].tokens().ids(), ElementsAre(1, 2, 3));
   EXPECT_THAT(prompts("[[1], [2, 3]]")[1].tokens().ids(), ElementsAre(2, 3));
-  // Left to the service to refuse.
+  // An empty list is left to the service to refuse.
   EXPECT_THAT(prompts("[]")[0].tokens().ids(), IsEmpty());
 }
 

@@ -22,12 +22,12 @@ namespace outrider {
 
 using Json = nlohmann::json;
 
-// Answers "a" to every prompt, except those that name something else.
+// A fake service that answers "a" to every prompt, except to those that name another behaviour.
 class MadeUp final : public v1::Inference::Service {
  public:
   static constexpr int kManyChunks = 800;
   static constexpr size_t kChunkBytes = 64 << 10;
-  static constexpr int kHoard = 960;  // of which a whole answer may have 1023
+  static constexpr int kHoard = 960;  // chunks, of which a whole answer may have 1023
 
   grpc::Status Describe(grpc::ServerContext* context, const v1::DescribeRequest*,
                         v1::DescribeResponse* response) override {
@@ -66,10 +66,10 @@ class MadeUp final : public v1::Inference::Service {
   std::atomic<bool> hangs = false;
   std::atomic<int> calls = 0;
   std::atomic<int> cancelled = 0;
-  std::atomic<int> written = 0;  // chunks of the first of those who asked for much
+  std::atomic<int> written = 0;  // chunks of the first call that asked for much
   std::atomic<int> asked_for_much = 0;
   std::atomic<int> hoards = 0;     // that were written, or cut short
-  std::atomic<int> cut_short = 0;  // of those, how many were not written to the end
+  std::atomic<int> cut_short = 0;  // calls that asked for much and were not read to the end
 
  private:
   grpc::Status Hang(grpc::ServerContext& context) {
@@ -94,7 +94,7 @@ class MadeUp final : public v1::Inference::Service {
   }
 };
 
-// Waits for what must come about; a test that waits in vain is ended by its limit.
+// Waits for a condition that must come true. If it never does, the test ends at its time limit.
 template <class Condition>
 void Await(Condition condition) {
   while (!condition()) std::this_thread::yield();
@@ -102,7 +102,7 @@ void Await(Condition condition) {
 
 class GatewayTest : public ::testing::Test {
  protected:
-  // Beside the token, what every request is sent with.
+  // The header with the token, which every request is sent with.
   static constexpr char kToken[] = "Authorization: Bearer secret\r\n";
 
   GatewayTest() : GatewayTest(GatewayOptions{}) {}

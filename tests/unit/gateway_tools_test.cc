@@ -1,4 +1,4 @@
-// Tools in OpenAI's API: what may be called, the grammar for it, and the calls in an answer, whole and
+// Tools in OpenAI's API: which may be called, the grammar for calls, and the calls in an answer, whole and
 // streamed.
 #include <gmock/gmock.h>
 
@@ -81,7 +81,7 @@ TEST(OpenAiTools, WhatIsWrongIsNamed) {
 constexpr v1::ToolFormat kFormats[] = {v1::TOOL_FORMAT_JSON, v1::TOOL_FORMAT_LLAMA, v1::TOOL_FORMAT_HERMES,
                                        v1::TOOL_FORMAT_MISTRAL};
 
-// Whether an answer of these bytes is one that the grammar allows to end.
+// Whether the grammar allows these bytes as a complete answer.
 bool Allows(const v1::SamplingParams& sampling, const std::string& answer) {
   static const auto* const bytes = new GrammarVocabulary(BytesVocabulary());
   const auto grammar = Grammar::Compile(
@@ -141,7 +141,7 @@ TEST(OpenAiTools, WhereACallIsRequiredTheAnswerIsOneOfTheFormat) {
     EXPECT_EQ(*ConstrainToTools(ToolRequest(more).tools, format, &single), true);
     EXPECT_TRUE(Allows(single, Alone(Call("now", "{}", format), format))) << format;
     EXPECT_FALSE(Allows(single, Both(format))) << format;
-    // What the grammar lets through is what is found in it.
+    // A call that the grammar allows is found in the answer.
     const OpenAiRequest request = ToolRequest();
     const ToolJson choice =
         WholeAnswer(request, format, {Piece(Alone(Call("weather", kBern, format), format), /*ends=*/true)});
@@ -198,7 +198,7 @@ TEST(OpenAiTools, OtherGrammarsDoNotGoWithForcedCalls) {
   EXPECT_EQ(MetadataOf(forced.status(), "field"), "tool_choice");
 }
 
-// Lengths are enforced in tags too, as long as no free text is between them.
+// Lengths are enforced in tags too, as long as there is no free text between them.
 TEST(OpenAiTools, ArgumentsMayHaveALength) {
   const std::string tools =
       R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "say", "parameters":

@@ -1,4 +1,4 @@
-// A call of Generate from end to end, against a target of gRPC's that answers as it is told.
+// A call of Generate from end to end, against a fake target that answers as a test tells it.
 #include "coordinator/api/inference_service.h"
 
 #include <gmock/gmock.h>
@@ -74,12 +74,12 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
     });
   }
 
-  // Reads chunks until `read` returns false, and no more until the call has ended.
+  // Reads chunks until `read` returns false, then stops reading until the call has ended in the service.
   absl::Status Generate(const v1::GenerateRequest& request,
                         const std::function<bool(const v1::GenerateResponse&)>& read) {
     std::optional<absl::Status> status;
     std::thread client([&] {
-      grpc::ChannelArguments small;  // buffers, which do not grow
+      grpc::ChannelArguments small;  // with small buffers, which do not grow
       small.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
       const auto stub = v1::Inference::NewStub(
           grpc::CreateCustomChannel(front_->address(), grpc::InsecureChannelCredentials(), small));
@@ -104,7 +104,7 @@ class GenerateCallTest : public PoolFixture<FakeTarget> {
   Admission admission_{context_.get_executor(), {.max_samples = 4, .max_waiting = 0}};
   ParserThreads parsers_{context_.get_executor(), 1};
   Clock::duration read_patience_ = kLong;
-  gpr_timespec patience_{};  // of the client; without seconds, none
+  gpr_timespec patience_{};  // of the client; none if it has no seconds
   DraftChoice policy_;
   Clock::duration stream_interval_ = std::chrono::hours(1);
   std::optional<InferenceService> service_;
@@ -195,7 +195,7 @@ TEST_F(GenerateCallTest, AClientThatDoesNotReadLosesItsPlace) {
   EXPECT_EQ(admission_.running(), 0u);
 }
 
-// The second one waits to leave with others when the third fails.
+// The second token waits to be sent with others when the third fails.
 TEST_F(GenerateCallTest, TokensThatWaitLeaveBeforeAnError) {
   Serve();
   int rounds = 0;

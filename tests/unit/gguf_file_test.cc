@@ -1,5 +1,5 @@
-// GGUF files, right and damaged: each damage is one line with the file and, if there is one, the key or
-// tensor.
+// GGUF files, valid and damaged. The error for a damaged file is one line with the file and, if there is one,
+// the key or tensor.
 #include "common/gguf/gguf_file.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class GgufFileTest : public ::testing::Test {
     std::ofstream(Path(name), std::ios::binary) << bytes;
     return GgufFile::Open(Path(name));
   }
-  // What is wrong with it, in one line that begins with the path.
+  // The error for a damaged file. It must be one line that begins with the path.
   std::string Damage(const std::string& bytes) {
     const absl::Status status = Open(bytes).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
@@ -106,7 +106,7 @@ TEST_F(GgufFileTest, HashesItsTensorsAndNotItsKeys) {
   GgufContent renamed = content_;
   EXPECT_EQ(Open(renamed.Set("some.number", uint32_t{8}).Bytes())->Hash(), hash);
   std::string bytes = content_.Bytes();
-  bytes[bytes.size() - 32] ^= 1;  // of the last tensor
+  bytes[bytes.size() - 32] ^= 1;  // a byte of the last tensor
   EXPECT_NE(Open(bytes)->Hash(), hash);
 }
 

@@ -13,11 +13,11 @@
 
 namespace outrider {
 
-// What a file is made of, in order. A value has the type that it has in C++: uint32_t{1} and int64_t{1}
+// The contents of a file, in order. A value has the type that it has in C++: uint32_t{1} and int64_t{1}
 // differ in the file.
 class GgufContent {
  public:
-  // Sets a key: a bool, a number, a text, or a vector of these. One that is there already gets another value.
+  // Sets a key to a bool, a number, a text, or a vector of these. Replaces a value that is present.
   template <class T>
   GgufContent& Set(std::string_view key, const T& value) {
     std::string bytes;
@@ -33,8 +33,8 @@ class GgufContent {
     return SetBytes(key, std::move(bytes));
   }
 
-  // The same with a value as it is in the file, its type included, for what no vector is: lists of lists, and
-  // damage.
+  // The same with the bytes of a value in the file, including its type, for values that are not vectors:
+  // lists of lists, and damage.
   GgufContent& SetBytes(std::string_view key, std::string bytes) {
     for (auto& [name, value] : values_) {
       if (name != key) continue;
@@ -55,7 +55,7 @@ class GgufContent {
     tensors_.push_back({std::string(name), type, std::move(shape), std::move(data)});
     return *this;
   }
-  // The same of floats (GGML_TYPE_F32).
+  // The same with floats (GGML_TYPE_F32).
   GgufContent& AddTensor(std::string_view name, std::vector<int64_t> shape, const std::vector<float>& data) {
     return AddTensor(name, 0, std::move(shape),
                      std::string(reinterpret_cast<const char*>(data.data()), data.size() * sizeof(float)));

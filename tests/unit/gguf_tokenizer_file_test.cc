@@ -1,4 +1,4 @@
-// Tokenizers in small GGUF files: what their metadata mean, that they are those of a tokenizer.json, and
+// Tokenizers in small GGUF files: the meaning of their metadata, their agreement with tokenizer.json, and
 // damage.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -162,7 +162,7 @@ TEST_F(GgufTokenizerFile, SpacesAreSentencePieces) {
   EXPECT_EQ(tokenizer->Decode(tokenizer->Encode("b  a\n\u00e9", false).value(), false), "b  a\n\u00e9");
 }
 
-// A tokenizer.json of tests/data/text as converters write it.
+// A tokenizer.json of tests/data/text as converters write it to GGUF.
 GgufContent Converted(const Json& json, const std::string& model) {
   std::map<TokenId, std::pair<std::string, int32_t>> tokens;
   for (const auto& [token, id] : json["model"]["vocab"].items()) tokens[id] = {token, kNormalType};
@@ -205,7 +205,7 @@ TEST_P(GgufOfAFolder, HasItsFingerprintAndItsIds) {
   }
 }
 
-// The same model by transformers' converter, which orders merges of equal scores in ways of its own.
+// transformers' converter makes the same model, but orders merges of equal scores in ways of its own.
 TEST_F(GgufTokenizerFile, OfScoresHasTheFingerprintOfTheConvertedModel) {
   const auto json_of = [&](const Json& merges, const Json& pre_tokenizer, const Json& normalizer) {
     Json json = Json::parse(MustReadFile("tests/data/text/mistral.tokenizer.json"));
@@ -229,7 +229,7 @@ TEST_F(GgufTokenizerFile, OfScoresHasTheFingerprintOfTheConvertedModel) {
   Json merges = Json::parse(R"([["\u2581", "a"], ["\u2581", "\u2581"], ["a", "b"], ["ab", "a"]])");
   const auto tokenizer = Load(SmallLlama()).value();
   EXPECT_EQ(json_of(merges, nullptr, normalizer)->Fingerprint(), tokenizer->Fingerprint());
-  // Another form of what puts a space before a text.
+  // Another form of the step that puts a space before a text.
   const Json metaspace = {
       {"type", "Metaspace"}, {"replacement", "\u2581"}, {"prepend_scheme", "first"}, {"split", false}};
   EXPECT_EQ(json_of(merges, metaspace, nullptr)->Fingerprint(), tokenizer->Fingerprint());

@@ -1,5 +1,5 @@
-// Tokenizers of published models, whose vocabularies llama.cpp's sources have: what Hugging Face's tokenizers
-// say about them is there (.out), and for Llama 3 in tests/data/text (scripts/goldens/llama3.py).
+// Tokenizers of published models, whose vocabularies are in llama.cpp's sources, with the ids of Hugging
+// Face's tokenizers (.out). Those for Llama 3 are in tests/data/text (scripts/goldens/llama3.py).
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -19,7 +19,7 @@
 namespace outrider {
 namespace {
 
-// Of CMake: where scripts/install unpacks them.
+// CMake defines OUTRIDER_VOCABULARIES, where scripts/install unpacks them.
 std::string VocabularyFile(const std::string& name) {
   return absl::StrCat(OUTRIDER_VOCABULARIES, "/ggml-vocab-", name, ".gguf");
 }
@@ -33,7 +33,7 @@ std::vector<Question> QuestionsOf(const std::string& name) {
   constexpr char kBetween[] = "\n__ggml_vocab_test__\n";
   std::vector<std::string> texts = absl::StrSplit(MustReadFile(VocabularyFile(name) + ".inp"), kBetween);
   std::vector<std::string> answers = absl::StrSplit(MustReadFile(VocabularyFile(name) + ".out"), '\n');
-  answers.pop_back();  // after the last line end
+  answers.pop_back();  // the empty rest after the last line end
   EXPECT_GE(texts.size(), answers.size());
   std::vector<Question> questions;
   for (size_t i = 0; i < answers.size(); ++i) {
@@ -51,7 +51,7 @@ INSTANTIATE_TEST_SUITE_P(GgufTokenizer, Vocabulary,
                                            "gpt-2", "llama-bpe", "llama-spm", "mpt", "phi-3", "qwen2",
                                            "qwen35", "refact", "starcoder"));
 
-// A sanitizer takes a minute for the large ones, which are read no differently.
+// Under a sanitizer the large ones take a minute, and they are read in the same way.
 bool IsTooLarge(const std::string& name) {
   return SomeOf(10) < 10 && std::filesystem::file_size(VocabularyFile(name)) > 2'500'000;
 }
@@ -63,7 +63,7 @@ TEST_P(Vocabulary, AgreesWithHuggingFace) {
   const std::vector<Question> questions = QuestionsOf(GetParam());
   EXPECT_GE(questions.size(), 46u);
   for (const Question& question : questions) {
-    // Of Qwen 3.5 the answers about characters in parts are llama.cpp's own, which does not compose them.
+    // For Qwen 3.5, the ids of decomposed characters are llama.cpp's own, which does not compose them.
     const bool has_parts =
         absl::StrContains(question.text, "\u0301") || absl::StrContains(question.text, "\u0300");
     if (has_parts && GetParam() == std::string("qwen35")) continue;
@@ -99,8 +99,8 @@ TEST(GgufTokenizer, OfAnotherKindIsRefusedByName) {
   }
 }
 
-// Texts out of pieces that the splits treat differently, and any characters. scripts/goldens/llama3.py makes
-// the same.
+// Texts made of pieces that the splits treat differently, and of any characters. scripts/goldens/llama3.py
+// makes the same texts.
 class AnyTexts {
  public:
   std::string Next() {
@@ -148,7 +148,7 @@ class AnyTexts {
   std::mt19937 random_{3};
 };
 
-// FNV-1a over ids, and a number that is none after each text.
+// FNV-1a over ids, with a number that is no id after each text.
 uint64_t HashOfIds(const std::vector<std::vector<TokenId>>& texts) {
   uint64_t hash = 0xCBF29CE484222325;
   const auto add = [&hash](uint32_t number) { hash = (hash ^ number) * 0x100000001B3; };

@@ -1,4 +1,4 @@
-"""bench/gpu/run as far as it can be tested without a GPU: its arguments, its pieces on programs that pretend, and its results.
+"""bench/gpu/run as far as it can be tested without a GPU: its arguments, its pieces with fake programs, and its results.
 
 tests/system/test_gpu_dry_run.py runs it on an emulated GPU, and gpu_pack_test.py is about bench/gpu/pack.
 """
@@ -41,7 +41,7 @@ def programs(folder: Path, **scripts: str) -> Path:
 
 
 class Machine:
-    """One with a GPU and these programs."""
+    """A machine with a GPU and these programs."""
 
     def __init__(self, folder: Path, **scripts: str) -> None:
         self.folder, self.out = programs(folder, **scripts), folder / "out"
@@ -63,7 +63,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """Makes one."""
+    """Returns a function that makes a machine."""
     def make(**scripts: str) -> Machine:
         monkeypatch.setenv("OUTRIDER_BIN", str(tmp_path))
         return Machine(tmp_path, **scripts)
@@ -127,7 +127,7 @@ def test_pieces_that_passed_are_not_run_again_and_those_that_failed_are(machine,
         assert here.run("layers,self-test", *flags) == 1
         return len((tmp_path / "ran").read_text().splitlines())
 
-    assert times_run() == 2  # dtypes
+    assert times_run() == 2  # once for each dtype
     assert "bfloat16 against native:cpu:float32 alike" in here.summary
     assert "llama-3.2-3B-fp8 outrider-target ended with 3: broken" in here.summary
     assert times_run() == 2
@@ -292,7 +292,7 @@ def test_rows_of_real_models_are_compared_by_their_bits_if_there_is_something_to
 
 
 def writes(report: object) -> str:
-    """A program that writes this to the file given with --json."""
+    """The script of a program that writes this report to the file given with --json."""
     return ("file=/dev/null; while [ $# -gt 0 ]; do [ $1 = --json ] && file=$2; shift; done\n"
             f"cat >$file <<'END'\n{json.dumps(report)}\nEND\n")
 

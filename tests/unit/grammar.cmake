@@ -9,7 +9,7 @@ if(NOT OUTRIDER_CORE_ONLY)
   find_package(nlohmann_json CONFIG REQUIRED)
   outrider_program(grammar_random_schemas
     SOURCES ${CMAKE_CURRENT_LIST_DIR}/grammar_random_schemas.cc
-    LIBS outrider::grammar nlohmann_json::nlohmann_json GTest::gmock)  # as its precompiled header is
+    LIBS outrider::grammar nlohmann_json::nlohmann_json GTest::gmock)  # its precompiled header needs gmock
   target_compile_options(grammar_random_schemas PRIVATE ${OUTRIDER_TEST_OPTIONS})
   set_target_properties(grammar_random_schemas PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   add_test(NAME grammar_schemas_test

@@ -39,7 +39,7 @@ TEST(GrammarCache, KeepsErrors) {
   EXPECT_TRUE(at_once);
 }
 
-// A word of its own for each number, so that all grammars are of one size.
+// A different word of the same length for each number, so that all grammars have one size.
 std::string Word(int number) {
   std::string word;
   for (int i = 0; i < 6; ++i, number /= 3) word += "abc"[number % 3];

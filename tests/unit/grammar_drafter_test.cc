@@ -24,7 +24,7 @@ std::string Text(const Proposal& proposal) {
   return text;
 }
 
-// A generation that has said `output` under a grammar.
+// Drafts for a generation that has emitted `output` under a grammar.
 class GrammarDrafterTest : public ::testing::Test {
  protected:
   Proposal Draft(GrammarText text, const std::string& output, int k = 16, v1::Rule rule = v1::RULE_TOKEN) {
@@ -67,7 +67,7 @@ TEST_F(GrammarDrafterTest, ItsProposalsAreTaken) {
   }
 }
 
-// Half a character is no text that a tokenizer can split.
+// Half a character is no text, so a tokenizer cannot split it.
 TEST_F(GrammarDrafterTest, LeavesHalfACharacterToOthers) {
   EXPECT_THAT(Draft({GrammarSyntax::kEbnf, "root ::= \"é\" | \"è\""}, ""), IsEmpty());
 }

@@ -26,7 +26,7 @@ constexpr size_t kTexts = 6, kSoon = 40, kMost = 400;
 class Random {
  public:
   explicit Random(uint32_t seed) : bits_(seed) {}
-  // In [0, n).
+  // Returns a number in [0, n).
   size_t Below(size_t n) { return bits_() % n; }
   bool OneIn(size_t n) { return Below(n) == 0; }
   Json Of(const Json& list) { return list[Below(list.size())]; }
@@ -35,7 +35,7 @@ class Random {
   std::mt19937 bits_;
 };
 
-// Draws what the check accepts, what it refuses, and at times what it should never accept.
+// Draws schemas that the check accepts, others that it refuses, and at times one that it must not accept.
 class Schemas {
  public:
   explicit Schemas(uint32_t seed) : random_(seed) {}
@@ -78,7 +78,7 @@ class Schemas {
         Assert(schema, type, depth);
       }
     }
-    // What is refused beside the others, unless the check forgets it.
+    // Keywords that the check has to refuse beside the others, unless it forgets them.
     if (random_.OneIn(25)) schema[random_.Of({"minLength", "minItems", "minProperties", "multipleOf"})] = 3;
     if (random_.OneIn(60))
       schema[random_.Of({"not", "if", "contains", "propertyNames"})] = Json{{"type", "integer"}};
@@ -293,7 +293,7 @@ const std::vector<std::string>& Tokens() {
   return *tokens;
 }
 
-// Draws a text; nothing if it does not end.
+// Draws a text. Returns false if it does not end.
 bool Draw(const Grammar& grammar, Random& random, std::string& text) {
   const auto end = static_cast<TokenId>(Tokens().size()) - 1;
   const auto mask = grammar.NewMask();

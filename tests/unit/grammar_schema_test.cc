@@ -1,5 +1,5 @@
-// What is refused and what is not. That texts of what is not refused validate, grammar_schemas_test.py looks
-// at.
+// Which schemas are refused and which are not. grammar_schemas_test.py checks that texts of the others are
+// valid under their schemas.
 #include <gmock/gmock.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-"""Texts that grammars of JSON schemas allow are validated by the schemas. The program in the environment's
-GRAMMAR_RANDOM_SCHEMAS draws both; it draws the same every time."""
+"""The texts that the grammar of a JSON schema allows are valid under the schema. The program in the environment variable
+GRAMMAR_RANDOM_SCHEMAS draws both, the same every time."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def run(*arguments: object, lines: str = "") -> list[dict]:
 
 
 def pattern(_validator, regex, instance, _schema):
-    # Classes of ECMA-262 are ASCII's.
+    # Character classes of ECMA-262 match ASCII only.
     if isinstance(instance, str) and not re.search(regex, instance, re.ASCII):
         yield jsonschema.ValidationError(f"{instance!r} is not of {regex!r}")
 
@@ -29,7 +29,7 @@ Validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"patt
 
 
 def invalid(schema, text: str) -> str | None:
-    """Why a text is not valid."""
+    """The reason that a text is not valid, or None."""
     try:
         value = json.loads(text)
     except ValueError as error:

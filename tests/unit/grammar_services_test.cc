@@ -26,7 +26,7 @@ class GrammarServicesTest : public ModelServicesTest {
     sequence.params.mutable_sampling()->mutable_grammar()->set_regex(regex);
     return sequence;
   }
-  // What is said one token at a time.
+  // The target's tokens, asked for one at a time.
   std::vector<uint32_t> Say(Sequence sequence, int count) {
     std::vector<uint32_t> said;
     for (int i = 0; i < count; ++i) {
@@ -51,10 +51,10 @@ class GrammarServicesTest : public ModelServicesTest {
     return item;
   }
 
-  // Its thread calls what it was given, which uses the services.
+  // The cache's thread calls functions that use the services, so it must end before them.
   void TearDown() override { grammars_.reset(); }
 
-  // Grammars are compiled from now on.
+  // Lets grammars be compiled from now on.
   void Begin() { may_compile_.Notify(); }
 
   absl::Notification may_compile_;
@@ -142,7 +142,7 @@ TEST_F(GrammarServicesTest, ItemsOfASequenceKeepTheirOrderWhileItsGrammarIsCompi
   targets_.Send(Next(sequence, 3));
   EXPECT_EQ(targets_.Ask(Verify(other)).sequence_id(), other.id) << "others do not wait";
   Begin();
-  // The first may be answered or superseded. The second would find no sequence before it.
+  // The first item may be answered or superseded. If the second came first, it would find no sequence.
   v1::VerifyResult result = targets_.Receive();
   if (result.round() == 1) result = targets_.Receive();
   EXPECT_EQ(result.verdict().token(), 8u) << FromProto(result.status());

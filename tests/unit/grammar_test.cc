@@ -1,4 +1,4 @@
-// Grammars against the words of their languages, written out.
+// Grammars, compared with lists of the words of their languages.
 #include "common/grammar/grammar.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ std::set<TokenId> Allowed(TokenMask& mask, const std::vector<TokenId>& output) {
   return allowed;
 }
 
-// What may follow a text in a language, of which all words up to a length beyond the text's are given.
+// The tokens that may follow a text, given all words of the language up to a length beyond the text's.
 std::set<TokenId> Expected(const std::set<std::string>& words, const std::string& text) {
   std::set<TokenId> expected;
   for (size_t token = 0; token < Tokens().size(); ++token) {
@@ -55,7 +55,7 @@ std::set<TokenId> Expected(const std::set<std::string>& words, const std::string
   return expected;
 }
 
-// Visits the texts of a language in an order in which the next is seldom the last with a token more.
+// Visits the texts of a language depth first, so that a text is often not the last one with a token more.
 void Walk(TokenMask& mask, const std::set<std::string>& words, size_t depth, std::vector<TokenId> output,
           const std::string& text, int& visited) {
   const std::set<TokenId> allowed = Allowed(mask, output);

@@ -27,7 +27,7 @@ TEST(GrpcContext, RunsWhatItIsGivenFromAnotherThread) {
   GrpcContext context;
   std::thread::id ran;
   std::thread other([&] {
-    // The other one waits by now, or will.
+    // The context's thread waits by now, or will.
     asio::post(context.get_executor(), [&ran] { ran = std::this_thread::get_id(); });
   });
   EXPECT_TRUE(context.RunSome(Clock::now() + kPatience));

@@ -16,7 +16,7 @@ def readelf(option, file):
 
 
 def missing(headers, segments, dynamic, symbols):
-    """What protects a program and is not there, told from what readelf prints."""
+    """The protections that a program lacks, according to the output of readelf."""
     wanted = {
         "position independent": re.search(r"Type:\s+DYN", headers),
         "stack that is not executable": re.search(r"GNU_STACK.*\bRW\s", segments),

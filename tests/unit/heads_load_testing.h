@@ -1,4 +1,4 @@
-// What loaders of heads are tested with.
+// Helpers for tests that load heads.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ inline absl::StatusOr<std::unique_ptr<Runner>> LoadHeads(const std::vector<std::
   return Runner::Load(options);
 }
 
-// What follows some texts' verdicts, as chains, at temperatures 0 and 1.
+// The proposals that follow the verdicts of some texts, as chains, at temperatures 0 and 1.
 inline std::vector<Proposal> ProposalsOf(const HeadFiles& files, ProposerKind kind,
                                          const SamplingParams& sampling = {}) {
   const HeadFolders folders({files});
@@ -45,7 +45,7 @@ inline std::vector<Proposal> ProposalsOf(const HeadFiles& files, ProposerKind ki
   return proposals;
 }
 
-// Bit by bit.
+// Whether the proposals are the same, bit by bit.
 inline bool Same(const std::vector<Proposal>& a, const std::vector<Proposal>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Proposal& x, const Proposal& y) {
     return x.size() == y.size() && BeginsWith(x, y);
@@ -63,7 +63,7 @@ inline HeadTensor TargetHead() {
   return head;
 }
 
-// The one line for the last of these folders; PATH there is the folder.
+// The error for the last of these folders, which must be one line. PATH replaces the folder.
 inline std::string ErrorOf(const std::vector<std::string>& paths,
                            absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
   const absl::Status status = LoadHeads(paths).status();

@@ -1,4 +1,4 @@
-// Files of what proposes on the target kTreeModel itself, with random weights.
+// Files with random weights of the proposers of the target kTreeModel itself.
 #pragma once
 
 #include <cmath>
@@ -40,11 +40,11 @@ inline HeadTensor Random(std::vector<int64_t> shape, float deviation, std::mt199
   return tensor;
 }
 
-// What a folder of heads has.
+// The files of a folder of heads.
 struct HeadFiles {
   nlohmann::json config;
   std::map<std::string, HeadTensor> tensors = {};
-  std::map<std::string, std::vector<int64_t>> integers = {};  // further tensors [*]
+  std::map<std::string, std::vector<int64_t>> integers = {};  // further tensors, of shape [*]
 
   void WriteTo(const std::string& dir) const {
     std::ofstream(dir + "/config.json") << config;
@@ -57,7 +57,7 @@ struct HeadFiles {
       data.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0]));
       header[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {begin, data.size()}}};
     };
-    // First, where they are aligned.
+    // Integers come first, where they are aligned.
     for (const auto& [name, values] : integers)
       add(name, "I64", {static_cast<int64_t>(values.size())}, values);
     for (const auto& [name, tensor] : tensors) add(name, "F32", tensor.shape, tensor.values);
@@ -69,7 +69,7 @@ struct HeadFiles {
   }
 };
 
-// Of a residual block after Medusa, or two matrices after Stern et al., for each head.
+// Residual blocks as in Medusa, or two matrices as in Stern et al., for each head.
 inline HeadFiles MedusaFiles(int heads, int layers, std::mt19937& random) {
   HeadFiles files{{{"proposer", "medusa"}, {"medusa_num_heads", heads}, {"medusa_num_layers", layers}}};
   for (int i = 0; i < heads; ++i) {
@@ -92,7 +92,7 @@ inline HeadFiles BlockwiseFiles(int heads, int inner, std::mt19937& random) {
   return files;
 }
 
-// A layer with fewer heads of keys than of queries, whose attention reads as many columns.
+// A layer with fewer key heads than query heads, whose attention reads `attended` columns.
 inline HeadFiles EagleLayerFiles(const std::string& layer, int attended, std::mt19937& random) {
   constexpr int kInner = 96, kHeads = 4, kKeyHeads = 2, kHeadDim = 16;
   HeadFiles files{{{"proposer", "eagle"},
@@ -120,7 +120,7 @@ inline HeadFiles EagleFiles(std::mt19937& random) {
   return files;
 }
 
-// The layout of a draft that knows these tokens only, in ascending order.
+// The same files for a draft that knows these tokens only, which are in ascending order.
 inline HeadFiles WithVocabulary(HeadFiles files, const std::vector<TokenId>& tokens) {
   files.config["draft_vocab_size"] = tokens.size();
   std::vector<int64_t>& offsets = files.integers["d2t"];
@@ -129,7 +129,7 @@ inline HeadFiles WithVocabulary(HeadFiles files, const std::vector<TokenId>& tok
   return files;
 }
 
-// EAGLE-3, which drafts every second token.
+// EAGLE-3 with every second token as its vocabulary.
 inline HeadFiles Eagle3Files(std::mt19937& random) {
   HeadFiles files = EagleLayerFiles("midlayer.", 2 * kHeadHidden, random);
   files.config["eagle_version"] = 3;
@@ -152,14 +152,14 @@ inline HeadFiles LookAheadFiles(int tokens, std::mt19937& random) {
   return files;
 }
 
-// Of each kind, in the order of the kinds.
+// The files of each kind of proposer, in the order of the kinds.
 inline std::vector<HeadFiles> HeadsOfAllKinds(uint32_t seed, bool eagle3 = false) {
   std::mt19937 random(seed);
   return {MedusaFiles(4, 1, random), BlockwiseFiles(4, 48, random),
           eagle3 ? Eagle3Files(random) : EagleFiles(random), LayerSkipFiles(1), LookAheadFiles(3, random)};
 }
 
-// Folders with these files, as long as it lives.
+// Temporary folders with these files.
 class HeadFolders {
  public:
   explicit HeadFolders(const std::vector<HeadFiles>& all) : folders_(all.size()) {

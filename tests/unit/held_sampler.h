@@ -27,7 +27,7 @@ class Hold {
     changed_.notify_all();
     changed_.wait(lock, [this] { return open_; });
   }
-  // Until the engine thread hangs.
+  // Waits until the engine thread hangs.
   void AwaitReached() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return reached_; });

@@ -1,5 +1,5 @@
-// Hidden states that come out of passes and go into them, passes that end early, and matrices. On the CPU the
-// bits of a row are the same in any batch, and on libtorch its values up to rounding.
+// Hidden states as outputs and inputs of passes, passes that end early, and matrices. In any batch, a row has
+// the same bits on the CPU, and the same values up to rounding on libtorch.
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -12,7 +12,7 @@
 namespace outrider::testing {
 namespace {
 
-constexpr int kLong = 40;  // longer than a window
+constexpr int kLong = 40;  // longer than a sliding window
 
 struct Case {
   EngineUnderTest engine;
@@ -36,7 +36,7 @@ class HiddenStates : public ::testing::TestWithParam<Case> {
     return options;
   }
   std::unique_ptr<Runner> Load() const { return LoadOrDie(Options()); }
-  // With its first layers only.
+  // Loads the model with its first layers only.
   std::unique_ptr<Runner> LoadCut(int layers) const {
     const TemporaryFolder folder;
     std::filesystem::copy(DataDir(GetParam().model), folder.path());
@@ -59,7 +59,7 @@ class HiddenStates : public ::testing::TestWithParam<Case> {
     EXPECT_EQ(Differing(found.logits, expected.logits), 0) << what;
     EXPECT_EQ(Differing(found.hidden, expected.hidden), 0) << what;
   }
-  // The logits of rows of hidden states, from what the head multiplies.
+  // The logits of rows of hidden states, from the columns that the head multiplies.
   static Logits Project(Runner& runner, const Logits& hidden) {
     std::vector<float> rows;
     for (const std::vector<float>& row : hidden) {
@@ -95,7 +95,7 @@ TEST_P(HiddenStates, OfARowAreWhatItsLogitsAreProjectedFrom) {
   ASSERT_EQ(found.logits.size(), 3u + 2 + 9 + 0 + 6);
   ASSERT_EQ(found.hidden.size(), 5u + 0 + 12 + 2 + 4);
   const Logits projected = Project(*runner, found.hidden);
-  // The first and the last logits and hidden states of the rows that have both.
+  // The ranges of logits and hidden states of the sequences whose last rows have both.
   for (const auto& [logits, hidden, rows] : {std::tuple(0, 2, 3), {5, 8, 9}, {16, 19, 4}}) {
     const Logits expected(found.logits.begin() + logits, found.logits.begin() + logits + rows);
     EXPECT_EQ(Differing({projected.begin() + hidden, projected.begin() + hidden + rows}, expected), 0);
@@ -115,7 +115,7 @@ TEST_P(HiddenStates, DependOnTheirPrefixAlone) {
   for (const size_t chunk : {1, 7}) {
     ExpectSame(ComputeChunks(*runner, chain, 0, chunk, pass), whole, absl::StrCat("chunks of ", chunk));
   }
-  // Beside others, of fewer rows, and of rows that have no logits.
+  // Beside other sequences, with fewer rows, and with rows that have no logits.
   const Chain before = SomeChain(*runner, 30, 2, 20), after = SomeChain(*runner, 9, 3, 40);
   for (const auto& [logits, hidden] : {std::pair(3, 10), {0, 4}, {8, 2}}) {
     const SequenceRows batch[] = {before.Rows(0, 30, 1, 2), chain.Rows(25, kLong, logits, hidden),
@@ -164,7 +164,7 @@ TEST_P(HiddenStates, AndLogitsOfAnEarlyExitAreThoseOfAModelOfFewerLayers) {
     const auto cut = LoadCut(layers);
     const Computed expected = ComputeChunks(*cut, chain, 0, kLong, {.taps = taps});
     for (const size_t chunk : {1, 5, kLong - 20}) {
-      // Over the keys and values that the whole model stored.
+      // The whole model has stored keys and values in these slots before.
       const Computed found = ComputeChunks(*runner, chain, 20, chunk, {.layers = layers, .taps = taps});
       ExpectSame(found, {LastOf(expected.logits, kLong - 20), LastOf(expected.hidden, kLong - 20)},
                  absl::StrCat(layers, " layers in chunks of ", chunk));

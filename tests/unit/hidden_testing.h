@@ -1,4 +1,4 @@
-// The engines whose hidden states are tested, and what they compute of a step.
+// The engines whose hidden states are tested, and their results for a step.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ struct EngineUnderTest {
   // The largest difference that rounding explains, as a share of the spread of a row. 0: the bits are the
   // same.
   double tolerance = 0;
-  // The same against numbers without rounding.
+  // The same for a comparison with numbers that were not rounded.
   double tolerance_of_dtype = 0;
   std::vector<std::string> models;  // to run it with
 
@@ -30,10 +30,10 @@ struct EngineUnderTest {
   std::string name() const { return absl::StrCat(kernels.empty() ? engine : kernels, "_", dtype); }
 };
 
-// Those of a test program. Each that has these tests says which its are.
+// The engines of a test program. Each program with these tests defines this.
 std::vector<EngineUnderTest> EnginesUnderTest();
 
-// How many rows differ by more than the engine's rounding.
+// How many rows differ by more than the engine's rounding explains.
 inline int Differing(const EngineUnderTest& engine, const Logits& found, const Logits& expected) {
   if (engine.tolerance == 0) return DifferentRows(found, expected);
   EXPECT_EQ(found.size(), expected.size());
@@ -44,7 +44,7 @@ inline int Differing(const EngineUnderTest& engine, const Logits& found, const L
   return different;
 }
 
-// Rows with logits, and rows of hidden states.
+// Rows of logits and rows of hidden states.
 struct Computed {
   Logits logits, hidden;
 

@@ -153,7 +153,7 @@ absl::StatusOr<LogitsView> HostDeviceModel::Forward(absl::Span<const SequenceRow
     step.Propose(logits_.data(), pass);
   }
   step.Read();
-  // As a device copies them: after the last pass.
+  // The host's logits, as a device copies them after the last pass.
   return LogitsView{logits_.data() + int64_t{logit_rows - plan.host_rows} * vocab, plan.host_rows, vocab};
 }
 

@@ -1,5 +1,5 @@
-// Simulates a device on the host: forward passes of the CPU's engine, and for everything else the GPU's code:
-// its plans, its memory layout and the source of its kernels.
+// Simulates a device on the host. The CPU's engine does the forward passes, and the GPU's code the rest: its
+// plans, its memory layout and the source of its kernels.
 #pragma once
 
 #include <memory>
@@ -46,7 +46,7 @@ class HostDeviceModel final : public Model {
   std::vector<float> logits_;
 };
 
-// Loads such models. Accepts any dtype.
+// Loads HostDeviceModels. Accepts any dtype.
 class HostDevice final : public Backend {
  public:
   explicit HostDevice(int team) : team_(team) {}

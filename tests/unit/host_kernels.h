@@ -1,4 +1,4 @@
-// The source of the GPU's kernels that decide, on teams of threads of the host: the functions of
+// The GPU's kernels that decide, from the same source, on teams of host threads: the functions of
 // common/engine/cuda/decide_kernels.h without a stream.
 #pragma once
 

@@ -1,4 +1,4 @@
-// A client of HTTP for tests, which can also misbehave.
+// An HTTP client for tests, which can also misbehave.
 #pragma once
 
 #include <boost/asio/ip/tcp.hpp>
@@ -16,20 +16,20 @@ struct HttpAnswer {
   std::string body;
 };
 
-// One connection. CHECK-fails where it cannot connect.
+// One connection. The constructor throws if it cannot connect.
 class HttpTestClient {
  public:
-  // `receive_buffer` 0: the system's.
+  // `receive_buffer`: its size in bytes; 0: the system's default.
   explicit HttpTestClient(const std::string& address, int receive_buffer = 0);
 
-  // False if the server has closed the connection.
+  // Returns false if the server has closed the connection.
   bool Send(absl::string_view bytes);
-  // The next answer. One to a request for the head only has no body.
+  // Reads the next answer. `head_only`: the request was for the head, so the answer has no body.
   HttpAnswer Read(bool head_only = false);
-  // A request and its answer.
+  // Sends a request and reads its answer.
   HttpAnswer Ask(const std::string& method, const std::string& path, const std::string& headers = "",
                  const std::string& body = "");
-  // Waits until the server has closed the connection. False if it sends something instead.
+  // Waits until the server has closed the connection. Returns false if it sends something instead.
   bool IsClosed();
   void Close() { socket_.close(); }
 

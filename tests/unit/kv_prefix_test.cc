@@ -135,7 +135,7 @@ TEST_F(PrefixIndexTest, AnEvictedBlockIsNotFoundAnyMore) {
     index_.Insert(first, 8, cursor);
   }
   const CachedSequence big = Computed(std::vector<TokenId>(28, 7));
-  // Seven of eight blocks: the end of the chain was evicted, its beginning is still there.
+  // The big sequence needs seven of eight blocks, so the chain's end was evicted. Its beginning is there.
   EXPECT_EQ(index_.Find(Known({1, 2, 3, 4, 5, 6, 7, 8, 9}), 8).blocks.size(), 1u);
   EXPECT_EQ(index_.size(), 1);
 }
@@ -158,7 +158,7 @@ TEST_F(PrefixIndexTest, AChainWhoseEndWasEvictedIsMendedByTheNextWhoComputesIt) 
 }
 
 // Two sequences of two tokens with the same hash. The last step maps h + kStep * (token + 1) one to one, so
-// it takes two first tokens whose hashes differ by as many steps as second tokens can.
+// the hashes of the first tokens must differ by a number of steps that second tokens can make up.
 std::pair<std::vector<TokenId>, std::vector<TokenId>> Collision() {
   constexpr uint64_t kStep = 0x9e3779b97f4a7c15;
   uint64_t inverse = 1;  // of kStep, modulo 2^64
@@ -187,7 +187,7 @@ TEST_F(PrefixIndexTest, OtherTokensWithTheSameHashAreNotFound) {
   index_.Insert(first, 4, cursor);
   EXPECT_THAT(index_.Find(Known(one), 4).blocks, ElementsAre(first.table().blocks()[0]));
   EXPECT_THAT(index_.Find(Known(other), 4).blocks, IsEmpty());
-  // The later one takes the place of the earlier.
+  // The later block takes the place of the earlier one.
   PrefixIndex::Cursor second_cursor;
   index_.Insert(second, 4, second_cursor);
   EXPECT_THAT(index_.Find(Known(other), 4).blocks, ElementsAre(second.table().blocks()[0]));

@@ -1,4 +1,4 @@
-// Trees of drafted tokens in a sequence's cache: what counts as computed is where a chain would have it.
+// Trees of drafted tokens in a sequence's cache: computed tokens are where a chain would have them.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,8 +12,8 @@
 namespace outrider {
 namespace {
 
-// A sequence and what an engine would hold in its slots: the hash of the tokens that a slot's values depend
-// on.
+// A sequence, and simulated slots. Each slot holds the hash of the tokens that the values in an engine's slot
+// would depend on.
 class TreeCache {
  public:
   explicit TreeCache(int block_size) : pool_(400), block_size_(block_size), sequence_(&pool_, block_size) {}
@@ -42,7 +42,7 @@ class TreeCache {
     if (moves.ok()) Move(blocks, *moves);
     return moves.status();
   }
-  // How many computed tokens are not where they should be.
+  // The number of computed tokens that are not where they should be.
   int Misplaced() {
     int misplaced = 0;
     std::vector<TokenId> before;

@@ -1,4 +1,4 @@
-// The source of the kernels of layer_kernels.h and of the one that merges attention, on threads of the host.
+// The kernels of layer_kernels.h, and the one that merges attention, from their source on host threads.
 #include <barrier>
 #include <thread>
 
@@ -60,7 +60,7 @@ void OnRowTeam(int size, const Work& work) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The host as a machine of layer_testing.h.
+// The host as a `Machine` of layer_testing.h.
 class Host {
  public:
   template <class T>
@@ -174,7 +174,7 @@ TEST(LayerRows, LogitsAreScaled) { ExpectScaledLogits(host); }
 
 TEST(LayerRows, PartialResultsAreMerged) { ExpectMergedPartials(host); }
 
-// Half-way between neighbours the even one, and just beside that the nearer one.
+// A number half-way between two neighbours rounds to the even one, and any other to the nearer one.
 template <class Narrow, class To, class From>
 void ExpectNearest(int largest, const To& to, const From& from) {
   for (int i = 0; i < largest; ++i) {

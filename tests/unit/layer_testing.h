@@ -1,5 +1,5 @@
-// What the kernels of a layer have to compute, in double precision, and made-up cases of it. `Machine` is
-// where they run: threads of the host (layer_rows_test.cc), or a GPU. It has
+// Checks a layer's kernels against double precision, on made-up cases. `Machine` is where the kernels run:
+// threads of the host (layer_rows_test.cc), or a GPU. It has
 //   Copy(std::vector<T>)   an array with data(), where the kernels find it, and Read(), its values
 //   Embed, AddNorm, ...    the functions of layer_kernels.h without a stream, bfloat16 as its bits
 //   Merge                  MergePartials over all rows and columns; on the host only
@@ -85,7 +85,7 @@ class TestProduct {
   std::optional<Array<float>> row_scales_on_machine_, column_scales_on_machine_;
 };
 
-// Where kernels write an operand, and what they wrote.
+// The memory for an operand that kernels write, and a check of what they wrote.
 template <class Machine>
 class TestOperand {
  public:
@@ -102,8 +102,8 @@ class TestOperand {
     return {halves_.data(), nullptr};
   }
 
-  // expected(row, column) in double. Each element is off by half a unit of its last place at most, and by
-  // what rounding in float32 adds.
+  // Compares with expected(row, column) in double. Each element may be off by half a unit of its last place,
+  // and by what rounding in float32 adds.
   template <class Expected>
   void Expect(const Expected& expected) {
     const Halves halves = halves_.Read();
@@ -160,7 +160,7 @@ void ExpectEmbedding(Machine& machine) {
   }
 }
 
-// With and without a product. `indices`: the rows that are wanted, and hidden stays as it is.
+// `indices`: the rows that are wanted, in which case hidden stays as it is; empty: all rows.
 template <class Machine>
 void ExpectNorm(Machine& machine, bool fp8, bool with_product, const std::vector<int32_t>& indices) {
   constexpr int kRows = 5;

@@ -1,8 +1,8 @@
-"""What the tree must look like: who may include whom, what does without the wire, where links lead, and that nothing is
-left lying about.
+"""The rules of the tree: which code may include which, what does without protobuf and gRPC, where links lead, and that nothing
+unfinished is left behind.
 
-Every check takes a Tree and returns the list of what is wrong. Each one is run on this repository, and on a made-up
-tree that it must refuse.
+Every check takes a Tree and returns a list of problems. Each check runs on this repository, and on a made-up tree that it
+must refuse.
 """
 
 import os
@@ -15,8 +15,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# A folder includes only itself and folders of earlier rows or earlier in its row; services never each other, but for the
-# pair, which is two of them.
+# A folder may include only itself, folders of earlier rows, and folders before it in its row. Services may not include
+# each other, but for the pair, which is two of them.
 ORDER = [
     ["proto", "common/spec", "common/kv", "common/gguf", "common/text", "common/grammar"],
     ["common/engine", "common/rpc", "common/obs", "common/net", "common/serve"],
@@ -27,10 +27,10 @@ ORDER = [
 ]
 SERVICES = {"draft_service": set(), "target_service": set(), "pair_service": {"draft_service", "target_service"},
             "coordinator": set()}
-# Built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
+# Folders that are built without protobuf and gRPC too (OUTRIDER_CORE_ONLY), as are the services' samplers.
 CORE = {"common/spec", "common/kv", "common/gguf", "common/text", "common/grammar", "common/engine"}
 FREE = {"tests", "bench"}  # may include everything
-# Parts of the engine, each with those outside it that may include its headers; and what knows no other part.
+# The engine's backends, each with the files outside it that may include its headers; and the part that knows no other part.
 BACKENDS = {"common/engine/cpu": {"common/engine/backend.cc"}, "common/engine/cuda": set(), "common/engine/torch": set()}
 DECODER = "common/engine/decoder"
 
@@ -42,7 +42,7 @@ LIBTORCH = re.compile(r"(ATen|c10|caffe2|torch)/")
 
 
 class Tree(dict):
-    """Path from the root -> text."""
+    """Maps paths from the root to texts."""
 
     binaries = frozenset()  # paths of files that are no text
 
@@ -51,7 +51,7 @@ class Tree(dict):
 
     @staticmethod
     def read(root):
-        """Tracked files and new ones that git does not ignore, as far as they are text."""
+        """Reads the tracked files, and new ones that git does not ignore, as far as they are text."""
         listed = subprocess.run(["git", "ls-files", "-coz", "--exclude-standard"], cwd=root, check=True,
                                 capture_output=True, text=True).stdout.split("\0")
         tree = Tree()
@@ -123,7 +123,7 @@ def wrong_dependencies(tree):
 
 
 def reached_backends(tree):
-    """A backend's headers are its own: who runs a model asks Backend and Model. The decoder's files know no backend."""
+    """Only a backend includes its own headers: other code uses Backend and Model. The decoder's files know no backend."""
     wrong = []
     for path in tree.of(*CPP):
         for name, own in includes(tree, path) if folder_of(path) not in FREE else ():
@@ -136,7 +136,7 @@ def reached_backends(tree):
 
 
 def wire_in_core(tree):
-    """Direct includes, and those by headers of ours."""
+    """Direct includes, and those through the repository's own headers."""
     wrong = []
     for path in tree.of(*CPP):
         core = folder_of(path) in CORE or re.fullmatch(r"(draft|target)_service/\w+_sampler\.(h|cc)", path)
@@ -147,7 +147,7 @@ def wire_in_core(tree):
 
 
 def libtorch_elsewhere(tree):
-    """libtorch is one plug-in's business. It never meets protobuf, since the engine does without."""
+    """Only one plug-in may include libtorch, which never meets protobuf there, since the engine does without."""
     return [f"{path}: includes {name}" for path in tree.of(*CPP)
             if not path.startswith(("common/engine/torch/", "tests/unit/torch_"))
             for name, _ in includes(tree, path) if LIBTORCH.match(name)]
@@ -161,7 +161,7 @@ def long_files(tree):
 
 
 def second_transports(tree):
-    """What carries items from the coordinator to the servers is one file's business."""
+    """Only one file may know the transport of items from the coordinator to the servers."""
     stubs = re.compile(r"outrider/v1/(draft|target)\.grpc\.pb\.h")
     inside = re.compile(r"coordinator/(servers|generation|policy|decode)/")
     return [f"{path}: includes {name}, as only coordinator/servers/channel.cc should"
@@ -193,7 +193,7 @@ def unfinished(tree):
 
 
 def machine_paths(tree):
-    """Folders of somebody's machine. Inside the images that deploy/ makes, such paths are the image's own."""
+    """Paths on somebody's machine. Inside the images that deploy/ makes, such paths are the image's own."""
     pattern = re.compile(r"(?<![\w.})*~$%-])/(ro" r"ot|wo" r"rk|fa" r"rm|tm" r"p|ho" r"me|Use" r"rs)(?![\w.-])")
     return [f"{path}:{number}: {line.strip()}"
             for path, text in tree.items() if is_program(path) and not path.startswith("deploy/")
@@ -201,7 +201,7 @@ def machine_paths(tree):
 
 
 def unused_flags(tree):
-    """Command-line options whose variable appears nowhere but where it is declared and where it is bound."""
+    """Command-line options whose variable appears only where it is declared and where it is bound."""
     binding = re.compile(r'\b(?:add_(?:option|flag)\w*\(|AddNumber\(app,)\s*"([^"]+)",\s*(?:\w+(?:\.|->))*(\w+)')
     rest = binding.sub("", "\n".join(tree.of(*CPP).values()))
     return [f"{path}: {option} is never read"
@@ -215,7 +215,7 @@ def cmake_files(tree):
 
 
 def globbed_sources(tree):
-    """A pattern in the Python environment finds what is installed; one in the tree would find sources."""
+    """Patterns may find what is installed in the Python environment, but not sources in the tree."""
     source = re.compile(r"[*?].*\.(cc|cu|h|inc|proto)$|/\*$|^\*$")
     wrong = []
     for path, text in cmake_files(tree).items():
@@ -237,7 +237,7 @@ def unbuilt_sources(tree):
 
 
 def anchors(markdown):
-    """The anchors that GitHub gives to the headings of a page; a heading that comes again gets a number."""
+    """The anchors that GitHub gives to the headings of a page. Repeated headings get a number."""
     found = []
     for heading in re.findall(r"^#+ (.+)$", re.sub(r"^ *```.*?^ *```", "", markdown, flags=re.M | re.S), re.M):
         anchor = re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
@@ -247,7 +247,7 @@ def anchors(markdown):
 
 
 def broken_links(tree):
-    """Relative links of a page, and pages of docs/ that another file names (but for tests, which make some up)."""
+    """Broken relative links of pages, and missing pages of docs/ that other files name (but for tests, which make some up)."""
     code = re.compile(r"^ *```.*?^ *```|`[^`\n]*`", re.M | re.S)
     folders = {path[:slash] for path in tree.keys() | tree.binaries for slash in
                (match.start() for match in re.finditer("/", path))}
@@ -271,14 +271,14 @@ def broken_links(tree):
 
 
 def unlisted_tests(tree):
-    """Each file of tests that start processes is in the list that ctest has."""
+    """Each file of tests that start processes must be in ctest's list."""
     listed = set(re.findall(r"\w+", " ".join(re.findall(r"foreach\(name IN ITEMS ([^)]*)\)", tree.get("tests/system/system.cmake", "")))))
     return [f"{path}: tests/system/system.cmake does not name it" for path in tree
             if (found := re.fullmatch(r"tests/(?:system|slow)/test_(\w+)\.py", path)) and found[1] not in listed]
 
 
 def wrong_fault_table(tree):
-    """The table of faults has each number once, and each row names tests that exist."""
+    """The table of faults must have each number once, and each row must name tests that exist."""
     page = "docs/operations.md"
     rows = re.findall(r"^\| (\d+) \|(.*)$", tree.get(page, ""), re.M)
     if [int(number) for number, _ in rows] not in ([], list(range(1, 45))):
@@ -294,7 +294,7 @@ def wrong_fault_table(tree):
 
 
 def left_behind(tree):
-    """The folders that an image is built from travel into the context of its build; tests and benchmarks are not built."""
+    """The context of an image's build must hold all folders that are built there: not tests and benchmarks."""
     listed = [line[1:] for line in tree.get(".dockerignore", "").splitlines() if line.startswith("!")]
     folders = re.findall(r"add_subdirectory\(([\w/]+)", tree.get("CMakeLists.txt", ""))
     return [f"CMakeLists.txt: .dockerignore leaves {folder} behind" for folder in folders
@@ -317,7 +317,7 @@ def test_the_repository_passes(check, repository):
 
 
 def test_programs_can_be_run(repository):
-    """A file that names its interpreter is executable, unless it is there to be sourced."""
+    """A file that names its interpreter must be executable, unless it is there to be sourced."""
     programs = [path for path in repository if repository[path].startswith("#!") and not path.endswith(".sh")]
     assert "scripts/install" in programs
     assert [path for path in programs if not os.access(ROOT / path, os.X_OK)] == []
@@ -391,7 +391,7 @@ GOOD = {
 }
 
 BAD = [
-    # Left to right only.
+    # Includes against the order.
     (wrong_dependencies, {"common/spec/a.h": '#include "common/kv/pool.h"'}),
     (wrong_dependencies, {"common/rpc/a.cc": '#include "common/obs/metrics.h"', "common/obs/metrics.h": ""}),
     (wrong_dependencies, {"common/kv/a.cc": '#include "../engine/runner.h"'}),
@@ -406,25 +406,25 @@ BAD = [
     (wrong_dependencies, {"coordinator/decode/a.h": '#include "coordinator/api/x.h"', "coordinator/api/x.h": ""}),
     (wrong_dependencies, {"util/a.cc": ""}),
     (wrong_dependencies, {"common/misc/a.h": ""}),
-    # A backend's own headers, from outside, from the other backend, by a path of its own; upwards.
+    # A backend's own headers: from outside, from another backend, by a path of its own; and includes upwards from the decoder.
     (reached_backends, {"common/engine/worker.cc": '#include "common/engine/cuda/limits.h"'}),
     (reached_backends, {"common/engine/worker.cc": '#include "cpu/model.h"'}),
     (reached_backends, {"common/engine/cuda/a.cc": '#include "common/engine/cpu/model.h"'}),
     (reached_backends, {"target_service/a.cc": '#include "common/engine/cpu/model.h"'}),
     (reached_backends, {"common/engine/decoder/a.cc": '#include "common/engine/runner.h"'}),
-    # Directly; through a header of ours; in a sampler.
+    # protobuf or gRPC: directly, through another header, and in a sampler.
     (wire_in_core, {"common/engine/a.cc": "#include <grpcpp/grpcpp.h>"}),
     (wire_in_core, {"common/kv/a.cc": '#include "common/rpc/b.h"', "common/rpc/b.h": '#include "common/rpc/c.h"',
                     "common/rpc/c.h": "#include <google/protobuf/message.h>"}),
     (wire_in_core, {"draft_service/draft_sampler.cc": '#include "common/rpc/b.h"',
                     "common/rpc/b.h": '#include "outrider/v1/x.pb.h"'}),
-    # Outside of its folder.
+    # libtorch outside of its folder.
     (libtorch_elsewhere, {"common/engine/runner.h": "#include <ATen/ATen.h>"}),
     (libtorch_elsewhere, {"tests/unit/engine_test.cc": "# include <torch/torch.h>"}),
     (wire_in_core, {"common/engine/torch/a.cc": "#include <ATen/ATen.h>\n#include <grpcpp/grpcpp.h>"}),
-    # Two subjects in a file.
+    # A file that is too long.
     (long_files, {"common/kv/a.h": "int x;\n" * 401}),
-    # The coordinator's transport.
+    # A second file with the coordinator's transport.
     (second_transports, {"coordinator/api/a.cc": '#include "outrider/v1/target.grpc.pb.h"'}),
     (second_transports, {"coordinator/decode/a.h": "#include <grpcpp/grpcpp.h>"}),
     # Unfinished work.
@@ -433,7 +433,7 @@ BAD = [
     (unfinished, {"coordinator/a.cc": "int x = 0;  // a st" "ub for now"}),
     (unfinished, {"docs/a.md": "Trees are st" "ubbed."}),
     (unfinished, {"coordinator/a.cc": 'return absl::UnimplementedError("not ' 'implemented");'}),
-    # Somebody's machine.
+    # Paths on somebody's machine.
     (machine_paths, {"scripts/a": "cd /ro" "ot/outrider"}),
     (machine_paths, {"common/text/a.cc": 'Open("/tm" "p/vocabulary");'.replace('" "', "")}),
     (machine_paths, {"docs/a.md": "Run it in `/ho" "me/ada/outrider`."}),
@@ -441,7 +441,7 @@ BAD = [
     # A flag that nobody reads.
     (unused_flags, {"client/a.h": "int beam;\n#define ADD app.add_option(\"--beam\", beam)"}),
     (unused_flags, {"client/a.h": 'int beam;\nauto a = app.add_flag(\n    "--beam,-b", options->beam, "width");'}),
-    # Sources by pattern, or in no list.
+    # Sources found by a pattern, or in no list.
     (globbed_sources, {"client/CMakeLists.txt": 'file(GLOB SOURCES "*.cc")'}),
     (globbed_sources, {"client/CMakeLists.txt": "file(GLOB_RECURSE SOURCES\n  ${CMAKE_CURRENT_SOURCE_DIR}/*.cc)"}),
     (globbed_sources, {"client/CMakeLists.txt": 'file(GLOB_RECURSE SOURCES "src/*")'}),
@@ -449,7 +449,7 @@ BAD = [
     (unbuilt_sources, {"client/a.cc": ""}),
     (unbuilt_sources, {"client/verify.cc": ""}),  # the one in common/spec is another file
     (unbuilt_sources, {"proto/outrider/v1/draft.proto": "", "proto/more.cmake": "# outrider/v1/draft.proto"}),
-    # To a page, a picture or a section that is not there; in a page, and in a comment.
+    # Links to a page, a picture or a section that is not there, in a page and in a comment.
     (broken_links, {"docs/a.md": "[moved](runbooks.md)"}),
     (broken_links, {"docs/a.md": "![drawn](images/a.png)"}),
     (broken_links, {"docs/a.md": "[renamed](notes.md#note)"}),

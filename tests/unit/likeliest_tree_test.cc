@@ -1,5 +1,5 @@
-// Trees of tokens that are taken and not drawn: which nodes they have, and that texts with them have the
-// target's distribution.
+// Trees of the likeliest tokens, which are taken and not drawn: which nodes they have, and that texts keep
+// the target's distribution.
 #include "common/spec/likeliest_tree.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,7 @@ struct Grown {
   int expanded = 0;
 };
 
-// Level by level, as DrawLevel and AppendLevel do.
+// Grows a tree level by level, as DrawLevel and AppendLevel do.
 Grown Grow(const Model& draft, const Tokens& context, int nodes, int depth) {
   Grown grown;
   Proposal& tree = grown.tree;
@@ -106,7 +106,7 @@ TEST(LikeliestTree, HasTheNodesOfHighestValueOfAllThatThereCouldBe) {
     for (const int nodes : {1, 2, 3, 5, 8, 12}) {
       EXPECT_EQ(PathsOf(Grow(draft, {}, nodes, 2).tree), LikeliestPaths(draft, nodes, 2)) << nodes;
     }
-    // Where the levels are so narrow that each of their nodes can be expanded.
+    // Here the levels are so narrow that each of their nodes can be expanded.
     EXPECT_EQ(PathsOf(Grow(draft, {}, 18, 3).tree), LikeliestPaths(draft, 18, 3));
   }
 }
@@ -123,7 +123,7 @@ TEST(LikeliestTree, KeepsParentsBeforeTheirChildrenAndTheOrderOfTheOthers) {
   std::vector<std::pair<TokenId, int>> kept;
   for (const ProposalNode& it : tree) kept.emplace_back(it.token, it.parent);
   EXPECT_EQ(kept, (std::vector<std::pair<TokenId, int>>{{0, -1}, {2, -1}, {3, 0}, {5, 1}, {6, 1}}));
-  // The two last have the least value, which no child exceeds.
+  // The last two have the least value, which no child exceeds.
   EXPECT_TRUE(NodesToExpand(tree, 2, 5, 4).empty());
   EXPECT_EQ(NodesToExpand(tree, 3, 5, 4), (std::vector<int>{2}));
   EXPECT_EQ(NodesToExpand(tree, 3, 6, 2), (std::vector<int>{2, 3, 4})) << "there is room for one more";
@@ -166,7 +166,7 @@ TEST(LikeliestTree, ValuesFollowTheTextsTemperatureAndTheLeastOne) {
   }
 }
 
-// The deviation of texts whose tokens are drawn from the target.
+// The largest deviation of texts from the target's law, with trees that `change` has changed.
 double WorstDeviation(int nodes, int depth, const std::function<void(const Model&, Proposal&)>& change) {
   double worst = 0;
   for (const Pair& pair : Pairs(3)) {
@@ -193,7 +193,7 @@ TEST(LikeliestTree, GivesTextsTheTargetsDistribution) {
   }
 }
 
-// The negative control: each token that was taken says that it was drawn from the softmax.
+// The negative control: each token that was taken reports a q as if it were drawn from the softmax.
 TEST(LikeliestTree, ReportedWithTheSoftmaxIsNoticed) {
   const auto softmax = [](const Model& draft, Proposal& tree) {
     for (int i = 0; i < std::ssize(tree); ++i) {

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <new>
 
-// In a file of their own, where no compiler looks into them and sees a pointer from `new` go to `free`.
+// These are in a file of their own, so that no compiler sees a pointer from `new` go to `free`.
 void* operator new(size_t size) {
   void* const memory = size <= outrider::largest_allocation ? std::malloc(size) : nullptr;
   if (memory == nullptr) throw std::bad_alloc();

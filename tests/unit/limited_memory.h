@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-// Of this thread: a larger allocation throws std::bad_alloc.
+// A larger allocation of this thread throws std::bad_alloc.
 inline thread_local size_t largest_allocation = SIZE_MAX;
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// The coordinator's end of a connection, against a target of gRPC's that answers as it is told.
+// The coordinator's end of a connection, against a fake target that answers as a test tells it.
 #include "coordinator/servers/link.h"
 
 #include <gtest/gtest.h>
@@ -159,7 +159,7 @@ TEST_F(LinkTest, AServerThatIsGoingAwaySaysSoAlsoWhileNobodyAsks) {
   EXPECT_FALSE(link_->going_away()) << "that was another process";
 }
 
-// Answers nothing, and says that it is about to end, or not, whenever that changes.
+// Answers nothing, and reports each change of whether it is about to end.
 class Undecided final : public v1::Target::Service {
  public:
   grpc::Status Verify(grpc::ServerContext* context,
@@ -232,11 +232,11 @@ TEST_F(LinkTest, AServerThatComesBackIsConnectedToWithinAFewAttempts) {
   const auto run_through = [this](int attempts) {
     RunUntil([&, end = changes_ + attempts] { return changes_ >= end; });
   };
-  run_through(3);  // in vain
+  run_through(3);  // attempts in vain
   Listen();
   const int before = changes_;
   AwaitUp();
-  // It would take dozens if only gRPC's own timers made progress with the connection.
+  // It would take dozens of attempts if only gRPC's own timers made progress with the connection.
   EXPECT_LE(changes_ - before, 8);
 }
 

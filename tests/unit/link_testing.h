@@ -1,4 +1,4 @@
-// Draft and target servers of gRPC that answer as a test tells them, and a link to one of them.
+// Fake draft and target servers that answer as a test tells them, and a link to one of them.
 #pragma once
 
 #include <grpc/grpc.h>
@@ -29,7 +29,7 @@
 
 namespace outrider {
 
-// From the start of the program, as in the services: gRPC reads it once.
+// Set at the start of the program, as in the services, since gRPC reads it only once.
 inline const bool kPollsAsTheServicesDo = (GiveQueuesTheirConnections(), true);
 
 // Only a guard against hanging.
@@ -40,7 +40,7 @@ inline const v1::SequenceUpdate& UpdateOf(const v1::DraftItem& item) { return it
 inline bool IsControl(const v1::TargetItem& item) { return !item.has_verify(); }
 inline bool IsControl(const v1::DraftItem& item) { return !item.has_propose(); }
 
-// A counter with one label, by that label's value; 0 if there is none yet.
+// The value of a counter with one label, by the label's value; 0 if there is none yet.
 inline double CounterOf(const prometheus::Registry& registry, const std::string& name,
                         const std::string& label) {
   for (const auto& family : registry.Collect()) {
@@ -52,14 +52,14 @@ inline double CounterOf(const prometheus::Registry& registry, const std::string&
   return 0;
 }
 
-// What a fake server does with an item.
+// A fake server, whose reaction to items is set by a test.
 template <class Protocol>
 class FakeServer {
  public:
   using Item = typename Protocol::Item;
   using Result = typename Protocol::Result;
   enum class Action { kAnswer, kIgnore, kDropStream };
-  // Fills in what the answer says beside sequence and round. One call at a time.
+  // Fills in the answer beyond sequence and round. Called for one item at a time.
   using OnItem = std::function<Action(const Item&, Result*)>;
 
   FakeServer() {
@@ -69,7 +69,7 @@ class FakeServer {
     info.set_boot_id(1);
   }
 
-  // From now on. At first every item is answered with nothing.
+  // Sets the reaction to items from now on. At first every item gets an empty answer.
   void Do(OnItem on_item) {
     absl::MutexLock lock(&mutex_);
     on_item_ = std::move(on_item);
@@ -77,17 +77,17 @@ class FakeServer {
   void Do(Action action) {
     Do([action](const Item&, Result*) { return action; });
   }
-  // What is answered to an item before its answer, if anything is.
+  // Sets a function that may give a result to send before an item's answer.
   void Before(std::function<std::optional<Result>(const Item&)> before) {
     absl::MutexLock lock(&mutex_);
     before_ = std::move(before);
   }
-  // Controls that have arrived since the last call.
+  // Returns the controls that have arrived since the last call.
   std::vector<Item> TakeControls() {
     absl::MutexLock lock(&mutex_);
     return std::exchange(controls_, {});
   }
-  // Items that have arrived since the last call, without controls.
+  // Returns the number of items that have arrived since the last call, without controls.
   int TakeCount() {
     absl::MutexLock lock(&mutex_);
     return std::exchange(count_, 0);
@@ -205,7 +205,7 @@ class LinkFixture : public ::testing::Test {
     while (!link_->stopped()) context_.RunSome(Clock::time_point::max());
   }
 
-  // Also after a Close, at the same address.
+  // Starts the server, or starts it again at the same address after Close.
   void Listen() {
     service_ = std::make_unique<typename Server::Service>(server_);
     auto server = RpcServer::Start(address_, {}, {service_.get()}, polling_.poller());
@@ -213,7 +213,7 @@ class LinkFixture : public ::testing::Test {
     rpc_ = *std::move(server);
     service_->Serve(*rpc_);
   }
-  // Until the link has noticed.
+  // Ends the server, and waits until the link has noticed.
   void Close() {
     rpc_ = nullptr;
     RunUntil([this] { return !link_->up(); });

@@ -1,4 +1,4 @@
-// What drafting from the text costs where it gives nothing: random text, on a machine whose times are known.
+// The cost of drafting from the text where that gives nothing: random text, on a machine with known times.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// Five rows take 1.32 times as long as one, as measured of a small model with packed weights.
+// Five rows take 1.32 times as long as one, as measured with a small model with packed weights.
 constexpr double kRoundSeconds = 4e-3, kRowSeconds = 0.32e-3, kDraftSeconds = 5e-6;
 
 double RoundTime(size_t drafted) {
@@ -32,7 +32,7 @@ RoundTimes TimesOf(size_t drafted) {
   return times;
 }
 
-// How fast 2000 tokens that follow no rule come, as a multiple of plain decoding.
+// The speed of decoding 2000 random tokens, as a multiple of plain decoding.
 double SpeedOnRandomText(v1::DrafterKind kind, double temperature, uint32_t vocab, bool adaptive) {
   constexpr int kTokens = 2000;
   Request request;
@@ -99,7 +99,7 @@ TEST(LocalDrafters, CostNothingOnRandomText) {
   }
 }
 
-// The control: what the same drafts cost where K is fixed.
+// The control: the cost of the same drafts where K is fixed.
 TEST(LocalDrafters, CostMuchWhereTheirLengthIsFixed) {
   EXPECT_LT(SpeedOnRandomText(v1::DRAFTER_KIND_NGRAM, 0, 20, /*adaptive=*/false), 0.85);
 }

@@ -1,4 +1,4 @@
-// The queue to the engine thread, where that fetches its commands itself.
+// The queue to the engine thread, where this thread fetches its commands itself.
 #include "common/engine/mailbox.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What the coordinator's metrics count of a round and of a request.
+// What the coordinator's metrics count for a round and for a request.
 #include "coordinator/decode/metrics.h"
 
 #include <gmock/gmock.h>
@@ -31,7 +31,7 @@ class MetricsTest : public ::testing::Test {
     v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL;
   };
 
-  // The generation of the rounds from now on; the round of its prompt is over.
+  // Starts the generation of the rounds from now on, and counts the round of its prompt.
   void Begin(v1::Rule rule = v1::RULE_TOKEN, double lenience = 1, int max_tokens = 1000) {
     Request request;
     request.prompt = {1, 2, 3};
@@ -100,7 +100,7 @@ class MetricsTest : public ::testing::Test {
   double RoundSeconds(const std::string& mode, const std::string& running) {
     return WithLabels("spec_decode_round_seconds_total", mode, running);
   }
-  // Of the first positions.
+  // The values of a counter at the first positions.
   std::vector<double> AtPositions(const std::string& name, int count) {
     std::vector<double> values;
     for (int i = 0; i < count; ++i) values.push_back(Counter(name, std::to_string(i)));
@@ -147,7 +147,7 @@ TEST_F(MetricsTest, CompareAcceptanceWithItsExpectationWhereThereIsOne) {
     EXPECT_EQ(Counter("spec_decode_expected_accepted_tokens_variance_total"), 0.25);
   };
   expect_counts();
-  // Neither is there an expectation for lenient rounds, nor for other rules.
+  // There is no expectation for lenient rounds, nor for other rules.
   Begin(v1::RULE_TOKEN, /*lenience=*/0.5);
   Count({.drafted = 4, .accepted = 4, .chosen = 4});
   for (const v1::Rule rule : {v1::RULE_BLOCK, v1::RULE_COUPLED}) {
@@ -226,7 +226,7 @@ TEST_F(MetricsTest, CountDraftsWhoseFirstTokenWasAcceptedWhateverKWas) {
   EXPECT_EQ(WithLabels("spec_decode_num_accepted_drafts_by_drafter_total", "model", "token"), 2);
 }
 
-// What the target drafts is waited for as a draft is, but is no item of a draft server.
+// Waiting for the target's own drafts counts as for any draft, but they are no items of a draft server.
 TEST_F(MetricsTest, CountWhatTheTargetDraftsByItsNameToo) {
   constexpr std::chrono::seconds kSecond{1};
   const auto draft_seconds = [this] { return Series("round_draft_seconds").histogram; };
@@ -255,7 +255,7 @@ TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {
   Count({.running = 1, .time = kSecond});
   EXPECT_EQ(RoundSeconds("speculative", "1"), 7) << "a draft that failed is a cost of drafting";
   EXPECT_EQ(RoundSeconds("plain", "1"), 1);
-  // Of three, the others drafted until a moment ago.
+  // Three generations run, of which the others drafted until a moment ago.
   Count({.drafted = 3, .accepted = 0, .chosen = 3, .running = 3, .time = 2 * kSecond});
   Count({.running = 3, .time = 20 * kSecond});
   Count({.running = 3, .time = 20 * kSecond});
@@ -264,7 +264,7 @@ TEST_F(MetricsTest, TheSpeedUpComparesRoundsOfAsManyGenerations) {
   EXPECT_EQ(RoundSeconds("plain", "4"), 4);
   EXPECT_EQ(RoundSeconds("speculative", "4"), 2);
   EXPECT_EQ(RoundSeconds("speculative", "1"), 7);
-  // The draft could not be asked: nothing was paid for it.
+  // The draft could not be asked, so drafting cost nothing.
   Count({.chosen = 3, .draft_status = DraftStatus::kAway, .running = 1000, .time = 4 * kSecond});
   EXPECT_EQ(RoundSeconds("speculative", "+Inf"), 0);
 }

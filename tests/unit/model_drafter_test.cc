@@ -1,4 +1,4 @@
-// The drafter that asks the draft service, against a draft that is empty, late, full or dies of an item.
+// The drafter of the draft service, against a draft that answers nothing, is late or full, or dies of items.
 #include "coordinator/decode/drafters/model_drafter.h"
 
 #include <gmock/gmock.h>
@@ -23,7 +23,7 @@ Generation Sequence(size_t tokens) {
   return Generation(std::move(request), &TestTokenizer(), Clock::now());
 }
 
-// As many tokens as were asked for.
+// Proposes as many tokens as were asked for.
 DraftAction Propose(const v1::DraftItem& item, v1::ProposeResult* result) {
   for (uint32_t i = 0; i < item.propose().draft_tokens(); ++i) {
     result->add_nodes()->set_token(7);
@@ -55,7 +55,7 @@ class ModelDrafterTest : public PoolFixture<FakeDraft> {
   std::unique_ptr<Client> MakeClient(size_t tokens = 3, Clock::duration budget = kBudget) {
     return std::make_unique<Client>(tokens, pool_.get(), &metrics_, budget, vocab_);
   }
-  // How many tokens a round is given.
+  // Runs a round. Returns the number of drafted tokens.
   size_t Round(Client& client, int k = 4) {
     v1::ItemTiming timing;
     client.drafter.Begin({k});
@@ -68,7 +68,7 @@ class ModelDrafterTest : public PoolFixture<FakeDraft> {
     return CounterOf(registry_, "outrider_draft_errors_total", reason);
   }
 
-  int vocab_ = 4096;  // of the target; the draft's as well
+  int vocab_ = 4096;  // of the target and of the draft
   prometheus::Registry registry_;
   Metrics metrics_{registry_, 1};
 };

@@ -19,7 +19,7 @@ using testing::EndsWith;
 
 constexpr char kCommit[] = "0123456789abcdef0123456789abcdef01234567";
 
-// A folder of models, which is also the home of whoever runs the test.
+// A folder of models, which is also the home directory.
 class FindModelTest : public testing::Test {
  protected:
   FindModelTest() {
@@ -34,7 +34,7 @@ class FindModelTest : public testing::Test {
     std::ofstream(PathOf(name)) << content;
   }
 
-  // A repository's file as the cache has it, behind a link. Returns its path.
+  // Writes a repository's file as the cache has it, behind a link. Returns its path.
   std::string Cache(const std::string& file, const std::string& cache = ".cache/huggingface/hub",
                     const std::string& revision = "main") const {
     const std::string repository = cache + "/models--org--a-model";
@@ -46,7 +46,7 @@ class FindModelTest : public testing::Test {
     return PathOf(path);
   }
 
-  // What is found, or the error, with "FOLDER" for the folder.
+  // The path of the model that is found, or the error, with "FOLDER" for the folder.
   std::string Found(const std::string& name, absl::string_view file = "config.json") const {
     const absl::StatusOr<std::string> model = FindModel(name, file);
     std::string said = model.ok() ? *model : std::string(model.status().message());
@@ -83,7 +83,7 @@ TEST_F(FindModelTest, TheFirstShardStandsForAllAndIsNamedWhereAnotherWas) {
   EXPECT_EQ(Found(PathOf("a-00002-of-00002.gguf")),
             "no model at FOLDER/a-00002-of-00002.gguf (a later shard of one; name the first: "
             "FOLDER/a-00001-of-00002.gguf)");
-  // Names that only look like it.
+  // Names that only look like those of shards.
   for (const char* name : {"-0002-of-00002.gguf", "b-00002-of-0000x.gguf", "b_00002-of-00002.gguf"}) {
     Write(name);
     EXPECT_EQ(Found(PathOf(name)), absl::StrCat("FOLDER/", name));

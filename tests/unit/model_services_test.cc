@@ -12,7 +12,7 @@ TEST_F(ModelServicesTest, PenaltiesOfARowSeeTheDraftedTokensBeforeIt) {
   for (const auto& [repetition, presence, frequency] :
        std::vector<std::tuple<float, float, float>>{{1.8f, 0, 0}, {1, 2, 0}, {1, 0, 2}}) {
     Sequence sequence;
-    // Of few tokens, so that those that were said are wanted again.
+    // Only a few tokens are allowed, so that emitted tokens come again.
     for (uint32_t id : {3, 8, 21, 40}) sequence.params.mutable_sampling()->add_allowed_ids(id);
     const std::vector<uint32_t> free = Plain(sequence, 7);
     sequence.params.mutable_sampling()->set_repetition_penalty(repetition);
@@ -27,7 +27,7 @@ TEST_F(ModelServicesTest, PenaltiesOfARowSeeTheDraftedTokensBeforeIt) {
 TEST_F(ModelServicesTest, TheLeastNumberOfTokensCountsTheDraftedTokensBeforeARow) {
   Sequence sequence;
   const uint32_t first = Plain(sequence, 1)[0];
-  // What the model says first is the end, which is held back for three tokens.
+  // The model's first token becomes the end of text, which is held back for three tokens.
   sequence.params.add_end_ids(first);
   v1::LogitBias* bias = sequence.params.mutable_sampling()->add_logit_bias();
   bias->set_token(first);
@@ -39,7 +39,7 @@ TEST_F(ModelServicesTest, TheLeastNumberOfTokensCountsTheDraftedTokensBeforeARow
   ExpectThatDraftedTokensCount(sequence);
 }
 
-// Tokens that are sent again after a loss are output as they were before.
+// Tokens that are sent again after a loss still count as output.
 TEST_F(ModelServicesTest, OutputThatIsSentWithThePromptIsStillOutput) {
   Sequence sequence;
   const std::vector<uint32_t> said = Plain(sequence, 1);

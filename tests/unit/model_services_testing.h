@@ -107,7 +107,7 @@ class ModelServicesTest : public ::testing::Test {
   static void SetUpTestSuite() { grpc_init(); }
   static void TearDownTestSuite() { grpc_shutdown(); }
 
-  // A sequence of greedy tokens, as updates that send all of it.
+  // A sequence of greedy tokens. Each update sends all of it.
   struct Sequence {
     std::vector<uint32_t> tokens = {5, 42, 79, 116, 153};
     v1::SequenceParams params = [] {
@@ -146,7 +146,7 @@ class ModelServicesTest : public ::testing::Test {
     return item;
   }
 
-  // What the target says one token at a time.
+  // The target's tokens, asked for one at a time.
   std::vector<uint32_t> Plain(Sequence sequence, int count) {
     sequence.id = std::string(16, 'p');
     sequence.round = next_plain_ += 100;
@@ -157,7 +157,7 @@ class ModelServicesTest : public ::testing::Test {
     }
     return said;
   }
-  // That verifying what it says leaves nothing to correct, whatever the row.
+  // Expects the target to accept its own tokens as a draft, in every row.
   void ExpectThatDraftedTokensCount(const Sequence& sequence) {
     const std::vector<uint32_t> said = Plain(sequence, 7);
     Sequence drafted = sequence;

@@ -1,4 +1,4 @@
-"""deploy/gpu/mps, with a daemon that only comes and goes: what it says where it cannot work, and that it can be called twice."""
+"""deploy/gpu/mps, with a fake daemon that only starts and ends: its errors where it cannot work, and that it can be called twice."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("bash", "cat", "env", "grep", "mkdir", "rm", "sed", "sleep", "timeout")
 
-# As NVIDIA's does, it writes its process into the folder of pipes and takes commands on its input. %s is what else it does.
+# Like NVIDIA's, it writes its process into the folder of pipes and takes commands on its input. %s: what else it does.
 CONTROL = """#!/usr/bin/env bash
 pid=$CUDA_MPS_PIPE_DIRECTORY/nvidia-cuda-mps-control.pid
 if [[ ${1:-} == -d ]]; then
@@ -27,7 +27,7 @@ fi
 
 
 class Host:
-    """A machine with the usual tools, and with NVIDIA's as far as they are put there."""
+    """A machine with the usual tools, and with those of NVIDIA's that a test puts there."""
 
     def __init__(self, folder: Path) -> None:
         self.pipes, self.logs, self.programs = folder / "pipes", folder / "logs", folder / "programs"
@@ -107,7 +107,7 @@ def test_a_folder_that_cannot_be_made_is_named(host: Host) -> None:
 
 def test_what_a_dead_daemon_left_is_no_daemon(host: Host) -> None:
     host.pipes.mkdir()
-    (host.pipes / "nvidia-cuda-mps-control.pid").write_text("4194305\n")  # more than there are
+    (host.pipes / "nvidia-cuda-mps-control.pid").write_text("4194305\n")  # larger than any process id
     assert host.mps("status")[0] == 3
     (host.pipes / "nvidia-cuda-mps-control.pid").unlink()
 

@@ -10,7 +10,7 @@ MUTANTS = ROOT / "tests" / "mutants"
 
 
 def missing_places(patch, read):
-    """What a patch would change and cannot find. `read` gives the text of a file."""
+    """The places that a patch would change and cannot find. `read` gives the text of a file."""
     wrong, files = [], re.split(r"^--- a/(.+)\n\+\+\+ b/.+\n", patch, flags=re.M)[1:]
     if not files:
         wrong.append("it changes nothing")
@@ -23,7 +23,7 @@ def missing_places(patch, read):
 
 
 def missing_test(catcher, sources):
-    """The test that a patch names, if it is not in `sources`, name of a file -> text. A * stands for anything."""
+    """The error if `sources` (name of a file -> text) does not have the test that a patch names. A * stands for anything."""
     if match := re.fullmatch(r"tests/system/(test_\w+\.py)::(\w+)", catcher):
         found = re.search(rf"^def {match[2]}\(", sources.get(match[1], ""), re.M)
     elif match := re.fullmatch(r"(\w+) --gtest_filter=([\w*]+)\.([\w*]+)", catcher):

@@ -1,4 +1,4 @@
-// What is drafted from the n-grams of a text.
+// Drafts from the n-grams of a text.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -89,10 +89,10 @@ TEST(NgramDrafter, ALongPromptCountsAsAWhole) {
   EXPECT_EQ(drafter.table().size(), read) << "the prompt has been read";
 }
 
-// Where the target samples, q is what was drawn from.
+// Where the target samples, the drafter draws its tokens from q.
 TEST(NgramDrafter, DrawsWhereTheTargetDoes) {
   constexpr int kSamples = 4'000;
-  // After 5 came 1 three times and 2 once; after 6 5 came 2.
+  // 5 was followed three times by 1 and once by 2; "6 5" was followed by 2.
   const Tokens committed = {5, 1, 5, 1, 5, 1, 6, 5, 2, 6, 5};
   std::map<TokenId, int> drawn;
   Distribution q;
@@ -105,7 +105,7 @@ TEST(NgramDrafter, DrawsWhereTheTargetDoes) {
   }
   ASSERT_EQ(q.form, Form::kSparse);
   EXPECT_THAT(q.ids, ElementsAre(1, 2));
-  // Of "6 5": 1 continuation, seen once, so that "5" has half of the weight.
+  // "6 5" has one continuation, seen once, so that "5" has half of the weight.
   EXPECT_NEAR(q(1), 0.5 * 3 / 4, 1e-6);
   EXPECT_NEAR(q(2), 0.5 + 0.5 / 4, 1e-6);
   for (const TokenId token : {1, 2}) {
@@ -137,10 +137,10 @@ TEST(NgramTable, ALawHasTheLikeliestTokens) {
   EXPECT_DOUBLE_EQ(q.total, SumWeights(q.weights));
 }
 
-// Among more continuations than are looked through.
+// The token has more continuations than the table looks through.
 TEST(NgramTable, KnowsTheLikeliestOfMany) {
   NgramTable table(1);
-  std::map<TokenId, std::pair<int, size_t>> followed;  // by 1: how often, and when last
+  std::map<TokenId, std::pair<int, size_t>> followed;  // the tokens after 1: how often, and when last
   const Tokens tokens = RandomTokens(4'000, 150);
   for (size_t i = 0; i < tokens.size(); ++i) {
     const TokenId token = 2 + tokens[i] * tokens[tokens.size() - 1 - i] % 150;  // some are more frequent
@@ -163,7 +163,7 @@ TEST(NgramTable, KnowsTheLikeliestOfMany) {
   EXPECT_EQ(table.size(), 2 * followed.size());
 }
 
-// A client decides how many different tokens follow one: this text must not take the square of its length.
+// A client decides how many different tokens follow one. The time must not grow as the text's square.
 TEST(NgramTable, TakesAsMuchForATextInWhichAllTokensFollowOne) {
   NgramTable table(3);
   for (TokenId token = 10; token < 300'000; ++token) {

@@ -1,4 +1,4 @@
-// Who drafts for a request, where some drafters are the target itself.
+// Which drafter a request gets, where some drafters are the target itself.
 #include "coordinator/api/parse_request.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ TEST(OwnDrafters, HaveOneName) {
   }
 }
 
-// A target that has EAGLE and LayerSkip, and a coordinator with nobody else.
+// A target that has EAGLE and LayerSkip, and a coordinator without a draft service.
 class ParseDrafterTest : public ::testing::Test {
  protected:
   ParseDrafterTest() {

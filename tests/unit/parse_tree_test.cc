@@ -36,7 +36,7 @@ class ParseTreeTest : public ::testing::Test {
         {.target = target_, .default_tree = default_, .is_greedy = is_greedy_, .repeatable = repeatable_},
         request_);
   }
-  // The field, the problem and the range are named.
+  // Expects an error that names the field, the problem and the range.
   void ExpectRefused(const std::string& tree, const std::string& range,
                      const std::string& field = "speculation.tree") {
     const absl::Status status = Parse(tree);

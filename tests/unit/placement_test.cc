@@ -24,8 +24,8 @@ std::vector<ServerView> Servers(std::vector<int> sequences) {
   return servers;
 }
 
-// Sequences on each of so many equal servers after requests whose affinities are given by a function of
-// their number.
+// The number of sequences on each of `server_count` equal servers, after requests whose affinities are given
+// by a function of their number.
 template <class Affinity>
 std::vector<int> Spread(size_t server_count, uint64_t requests, Affinity affinity) {
   std::vector<ServerView> servers = Servers(std::vector<int>(server_count));

@@ -1,4 +1,4 @@
-// Pools of servers of gRPC that answer as a test tells them.
+// Pools of fake servers that answer as a test tells them.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// Of one server, whose link is `link_`.
+// A pool of one server, whose link is `link_`.
 template <class Server>
 class PoolFixture : public LinkFixture<Server> {
  protected:
@@ -57,7 +57,7 @@ struct RunningTarget {
   std::unique_ptr<RpcServer> rpc;
 };
 
-// A pool of such targets, which are as alike as a pool asks for unless a test says otherwise.
+// A pool of RunningTargets, which are as alike as a pool requires unless a test makes them differ.
 class TargetPoolFixture : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { grpc_init(); }

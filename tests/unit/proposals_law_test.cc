@@ -1,4 +1,4 @@
-// The q of the target's own proposals is what their tokens were sampled from.
+// The q of the target's own proposals is the distribution that their tokens were sampled from.
 #include <map>
 
 #include "heads_testing.h"
@@ -15,7 +15,7 @@ constexpr double kNotByChance = 1e-3;
 constexpr double kCertainlyWrong = 1e-12;
 constexpr int kSeeds = 1200;
 
-// Blockwise parallel decoding samples nothing.
+// The kinds of proposers that sample; blockwise parallel decoding does not.
 class ProposalsLaw : public ::testing::TestWithParam<ProposerKind> {
  protected:
   using Cell = std::vector<TokenId>;
@@ -34,7 +34,7 @@ class ProposalsLaw : public ::testing::TestWithParam<ProposerKind> {
                                        WorkerOptions(), Worker::Hooks());
   }
 
-  // After the same text and, since the target takes its likeliest token, the same verdict.
+  // Proposes after the same text and, since the target takes its likeliest token, the same verdict.
   Proposal Propose(int seed, double draft_temperature, const std::optional<TreeShape>& tree) {
     SequenceParams params{
         .prompt_length = 1, .draft_top_n = 5, .draft_temperature = draft_temperature, .proposer = GetParam()};
@@ -51,7 +51,7 @@ class ProposalsLaw : public ::testing::TestWithParam<ProposerKind> {
     return reply.proposal;
   }
 
-  // The tokens that follow one another on a chain, or compete in a tree: q of the second knows the first.
+  // Draws pairs of tokens: one after the other on a chain, or siblings. q of the second knows the first.
   Drawn Draw(double draft_temperature, const std::optional<TreeShape>& tree) {
     Drawn drawn;
     double total = 0;
@@ -66,7 +66,7 @@ class ProposalsLaw : public ::testing::TestWithParam<ProposerKind> {
         if (drawn.expected.try_emplace({cell[0], second}, probability).second) total += probability;
       }
     }
-    drawn.expected[{-1}] = std::max(0.0, 1 - total);  // after a first token that was never drawn
+    drawn.expected[{-1}] = std::max(0.0, 1 - total);  // pairs after a first token that was never drawn
     return drawn;
   }
 

@@ -1,5 +1,5 @@
 // The shipped heads, and small ones, propose what transformers and plain tensors compute from the same files
-// (scripts/goldens/heads.py), and LayerSkip what a target of its first layers says.
+// (scripts/goldens/heads.py). LayerSkip proposes the tokens of a target with its first layers only.
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -55,7 +55,7 @@ std::vector<EngineUnderTest> ExactEngines() {
 
 class ProposersGolden : public ::testing::TestWithParam<std::tuple<EngineUnderTest, Heads>> {};
 
-// At temperature 0 the tokens, and at 1 how far apart the logits of the best ones are.
+// Compares the tokens at temperature 0, and the differences between the best tokens' logits at 1.
 TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   const auto& [engine, heads] = GetParam();
   const auto& [target, folder, goldens, name, kind] = heads;
@@ -103,7 +103,7 @@ TEST_P(ProposersGolden, ProposesWhatThePapersCompute) {
   }
 }
 
-// What is asked for beyond a token does not change it.
+// The length of a proposal does not change its first tokens.
 TEST_P(ProposersGolden, AShortProposalIsTheBeginningOfALongOne) {
   const auto& [engine, heads] = GetParam();
   const auto& [target, folder, goldens, name, kind] = heads;
@@ -176,7 +176,7 @@ INSTANTIATE_TEST_SUITE_P(Small, ProposersGolden,
 
 class LayerSkipGolden : public ::testing::TestWithParam<EngineUnderTest> {
  protected:
-  // What follows the tokens at temperature 0, and the target's own proposal of that length, if one is wanted.
+  // The verdict after the tokens at temperature 0, and a proposal of the target's own if `kind` is given.
   static TreeReply Ask(Worker& worker, uint64_t id, const std::vector<TokenId>& tokens,
                        std::optional<ProposerKind> kind, int draft_tokens) {
     SequenceParams params{.prompt_length = 1, .draft_top_n = 5, .proposer = kind};

@@ -1,4 +1,4 @@
-// Folders of EAGLE: the layouts that others publish, and what is refused.
+// Folders of EAGLE: the layouts that others publish, and those that are refused.
 #include <numeric>
 
 #include "heads_load_testing.h"
@@ -23,7 +23,7 @@ class EagleLayout : public ::testing::Test {
   static std::vector<Proposal> Proposals(const HeadFiles& files) {
     return ProposalsOf(files, ProposerKind::kEagle);
   }
-  // As its authors publish it: the config of a Llama with one layer.
+  // The layout of its authors: the config of a Llama with one layer.
   static HeadFiles Published(HeadFiles files) {
     files.config.erase("proposer");
     files.config.update({{"architectures", {"LlamaForCausalLM"}},
@@ -47,7 +47,7 @@ TEST_F(EagleLayout, OfItsAuthorsIsRead) {
   const std::vector<Proposal> expected = Proposals(own_);
   HeadFiles published = Published(own_);
   EXPECT_TRUE(Same(Proposals(published), expected));
-  // A copy of the target's, which nobody needs.
+  // An embedding in the file is ignored: the target's is used.
   published.tensors["embed_tokens.weight"] = testing::Random({kHeadVocab, kHeadHidden}, 1, random_);
   EXPECT_TRUE(Same(Proposals(published), expected));
   EXPECT_FALSE(Same(Proposals(Published(EagleFiles(random_))), expected)) << "other numbers";
@@ -61,7 +61,7 @@ TEST_F(EagleLayout, MayHaveABias) {
   EXPECT_FALSE(Same(Proposals(files), Proposals(own_)));
 }
 
-// EAGLE-3, whose own layout says what that of its authors shows.
+// EAGLE-3, whose own layout states what its authors' layout implies.
 class Eagle3Layout : public EagleLayout {
  protected:
   static HeadFiles Published3(HeadFiles files) {
@@ -126,7 +126,7 @@ TEST_F(Eagle3Layout, ThatIsNoneIsRefused) {
     EXPECT_THAT(ErrorOf({changed}),
                 ::testing::StartsWith(absl::StrCat("PATH/model.safetensors: tensor ", name, ": shape ")));
     changed.tensors.erase(name);
-    // Without its head it has the target's.
+    // Without a head of its own, it has the target's.
     if (name == std::string("lm_head.weight")) continue;
     EXPECT_EQ(ErrorOf({changed}), absl::StrCat("PATH/model.safetensors: no tensor ", name));
   }
@@ -221,7 +221,7 @@ TEST_F(Speculators, ThatAreNotComputedAreRefused) {
   }
 }
 
-// Every third token, and as many as the draft knows.
+// Every third token, which are the tokens that the draft knows.
 std::vector<TokenId> SomeTokens() {
   std::vector<TokenId> tokens;
   for (TokenId token = 1; token < kHeadVocab; token += 3) tokens.push_back(token);
@@ -238,7 +238,7 @@ testing::HeadTensor RowsOf(const testing::HeadTensor& matrix, const std::vector<
 
 class EagleVocabulary : public EagleLayout {
  protected:
-  // Whether only these tokens can be proposed, and others could be.
+  // Whether all drafted tokens, and all tokens with q above 0, are among these.
   static bool AreOf(const std::vector<Proposal>& proposals, const std::vector<TokenId>& tokens) {
     size_t seen = 0;
     for (const Proposal& proposal : proposals) {
@@ -302,7 +302,7 @@ TEST_F(EagleVocabulary, StaysWhatItIsUnderEveryControl) {
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, loud), SomeTokens()));
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, flat), SomeTokens()));
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, allowed), both));
-  // Where none is left, what is proposed is allowed all the same.
+  // Where none is left, the proposed tokens are allowed all the same.
   SamplingParams others;
   others.allowed_ids = {0, 2, 3};
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, others), others.allowed_ids));

@@ -1,4 +1,4 @@
-// Folders of heads: the layouts that others publish, and what is refused.
+// Folders of heads: the layouts that others publish, and those that are refused.
 #include "changed_model.h"
 #include "heads_load_testing.h"
 
@@ -27,7 +27,7 @@ class Medusa : public ::testing::Test {
   static std::vector<Proposal> Proposals(const HeadFiles& files) {
     return ProposalsOf(files, ProposerKind::kMedusa);
   }
-  // As FasterDecoding publishes it.
+  // The layout that FasterDecoding publishes.
   static HeadFiles Published(HeadFiles files, const std::string& prefix = "") {
     files.config.erase("proposer");
     files.config["base_model_name_or_path"] = "somebody/target";

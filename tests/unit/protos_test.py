@@ -44,7 +44,7 @@ def test_what_landed_is_the_last_word() -> None:
 
 
 def test_every_reason_of_an_error_is_documented() -> None:
-    """Over HTTP as the code that it has there, which is the reason in small letters."""
+    """Errors over HTTP are documented by their code there, which is the reason in small letters."""
     sources = [path for folder in ("client/sdk", "client/cli", "common", "coordinator", "draft_service", "target_service")
                for path in (ROOT / folder).rglob("*.[ch]*")]
     named = r'(?:MakeError\(\s*absl::StatusCode::\w+,|BusyError\(|InvalidFor\(|\berror\(|kUnavailable =)\s*"([A-Z_]+)"'

@@ -1,4 +1,4 @@
-"""The Python package as an index would get it: what is in it, what it says of itself, and that its sources alone are enough."""
+"""The Python package as an index would get it: its files, its metadata, and that its sources alone are enough."""
 
 import re
 import subprocess
@@ -95,7 +95,7 @@ def test_that_wheel_works_in_an_environment_of_its_own(rebuilt: Path, tmp_path: 
     python = tmp_path / "own" / "bin" / "python"
     run(sys.executable, "-m", "pip", "--python", python, "install", "-q", "--no-index", "--no-deps", rebuilt, folder=tmp_path)
     own, = (tmp_path / "own").glob("lib/*/site-packages")
-    # gRPC and protobuf are those of the tests; they come after what is installed there.
+    # gRPC and protobuf are those of the tests' environment. They come after what is installed here.
     (own / "tests.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
     use = "import outrider, outrider.v1.inference_pb2_grpc as _; outrider.Client('a:1'); print(outrider.__file__, outrider.__version__)"
     version = re.search(r'^version = "(.*)"$', (ROOT / "python" / "pyproject.toml").read_text(), re.M)[1]

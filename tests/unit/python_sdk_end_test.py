@@ -40,7 +40,7 @@ def test_a_timeout_is_a_number(of: type[Blocking]) -> None:
         of("127.0.0.1:1", timeout=math.nan).generate()
 
 
-# A process without a server of gRPC's, which would not survive the fork either.
+# A process without a gRPC server, which would not survive the fork either.
 FORKS = """
 import os, signal, sys
 from outrider import Client

@@ -112,7 +112,7 @@ def test_every_drafter_has_a_name() -> None:
     (outrider.TokenLogprob, sequence_pb2.TokenLogprob, {}),
     (outrider.PositionLogprobs, sequence_pb2.PositionLogprobs, {}),
     (outrider.EchoedPrompt, inference_pb2.EchoedPrompt, {}),
-    (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # per token there
+    (outrider.Chunk, inference_pb2.GenerateResponse, {"kinds", "texts", "logprobs"}),  # fields of each token there
     (outrider.ServerInfo, sequence_pb2.ServerInfo, {}),
     (outrider.ProposerInfo, sequence_pb2.ProposerInfo, {}),
     (outrider.ServerState, inference_pb2.ServerState, {}),

@@ -22,7 +22,7 @@ TEST(QueuePoller, WithoutAQueueItWaitsToBeWoken) {
   poller.Poll(absl::InfiniteFuture());
 }
 
-// A poller of a queue that no service uses. No thread stands in for it.
+// A poller of a queue that no service uses. No other thread polls in its place.
 class AttachedPoller : public ::testing::Test {
  protected:
   explicit AttachedPoller(absl::Duration busy_poll = absl::ZeroDuration(),
@@ -74,7 +74,7 @@ TEST_F(AttachedPoller, WhoWaitedActsFirstAndThenBeginsWhatMayWait) {
   EXPECT_EQ(begun, 1);
 }
 
-// Else an engine would read one message of many before each step.
+// Otherwise an engine would read only one of many messages before each step.
 TEST_F(AttachedPoller, WhoFindsAnEndBeginsAtOnceWhatMayWait) {
   int begun = 0;
   QueueTag tag([&](bool /*ok*/) { poller_.BeginLater([&] { ++begun; }); });
@@ -106,7 +106,7 @@ TEST_F(StoodInPoller, WhatMayWaitIsBegunForAThreadThatIsAway) {
   EXPECT_TRUE(begun.WaitForNotificationWithTimeout(absl::Seconds(10)));
 }
 
-// The thread that is to poll does not yet, so another stands in for it.
+// The thread that should poll does not yet, so another polls in its place.
 TEST_F(StoodInPoller, AWakeThatReachesTheWrongThreadIsPassedOn) {
   absl::Notification told;
   QueueTag tag([&](bool /*ok*/) { told.Notify(); });
@@ -128,7 +128,7 @@ TEST_F(BusyPoller, LooksUntilTheDeadlineOrAnEventOrAWake) {
   poller_.Poll(absl::InfiniteFuture());
 }
 
-// Polls for events that come one after another. Returns the share of the time in which this thread ran.
+// Polls for events that come one after another. Returns the share of the time that this thread ran.
 double Busy(QueuePoller& poller, grpc::CompletionQueue* queue) {
   const auto ran = [] {
     timespec time;
@@ -147,8 +147,8 @@ double Busy(QueuePoller& poller, grpc::CompletionQueue* queue) {
   return absl::FDivDuration(ran() - before, absl::Now() - start);
 }
 
-// Of 10 ms a thread that wakes once runs for less than a hundredth; one that looks runs all the time that it
-// is given.
+// A thread that wakes once in 10 ms runs for less than a hundredth of them. One that looks all the time runs
+// for as long as it may.
 TEST_F(AttachedPoller, SleepsBetweenEvents) { EXPECT_LT(Busy(poller_, queue_.get()), 0.03); }
 
 TEST_F(BusyPoller, DoesNotSleepBetweenEvents) { EXPECT_GT(Busy(poller_, queue_.get()), 0.03); }

@@ -1,4 +1,4 @@
-// What a server is believed to hold of a sequence, and how its answers and refusals correct that.
+// What the coordinator believes a server to hold of a sequence, and how answers and refusals correct that.
 #include "coordinator/decode/remote_sequence.h"
 
 #include <gtest/gtest.h>
@@ -45,8 +45,8 @@ TEST(RemoteSequence, AfterARejectionTheDraftTruncatesToTheAgreedPrefix) {
   EXPECT_EQ(draft.Base(12), 11u);
 }
 
-// The draft may not be asked in the round that follows; what comes after the accepted tokens is not what it
-// drafted.
+// The draft may not be asked in the round that follows. The tokens after the accepted ones are then not those
+// that it drafted.
 TEST(RemoteSequence, TheVerdictsOwnTokenIsNotHeldByTheDraft) {
   RemoteSequence draft;
   draft.OnServer(1);

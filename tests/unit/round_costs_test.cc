@@ -1,4 +1,4 @@
-// What rounds take, as learnt from rounds that were measured.
+// The times of rounds, as learnt from measured rounds.
 #include "coordinator/policy/measured_rounds.h"
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ TEST(LinearTime, IsNeverNegativeAndSurvivesOneSize) {
   EXPECT_GE(time.fixed(), 0);
   EXPECT_GE(time.per_unit(), 0);
   EXPECT_NEAR(time.fixed() + 3 * time.per_unit(), 1e-3, 1e-9);
-  for (int i = 0; i < 50; ++i) time.Observe(9, 1e-5);  // less for more
+  for (int i = 0; i < 50; ++i) time.Observe(9, 1e-5);  // less time for more rows
   EXPECT_GE(time.fixed(), 0);
   EXPECT_GE(time.per_unit(), 0);
 }

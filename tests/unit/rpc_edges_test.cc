@@ -1,4 +1,4 @@
-// What comes in from the network: who can reach a listener, and messages that are none.
+// Input from the network: who can reach a listener, and bytes that are no message.
 #include <gmock/gmock.h>
 
 #include "common/rpc/address.h"
@@ -117,7 +117,7 @@ TEST(ParseMessage, CountsFieldsThatItDoesNotKnow) {
     for (int i = 0; i < count; ++i) bytes += field;
     return ReasonOf(ParseMessage(Bytes(bytes), &read, 50));
   };
-  // Field 15000 as a number and as a text, the text that is field 1 as a number, and an empty group.
+  // Field 15000 as a number and as a text, and field 1, which is a text, as a number.
   for (const char* field : {"\xc0\xa9\x07\x01", "\xc2\xa9\x07\x01x", "\x08\x01"}) {
     EXPECT_EQ(parse(field, 49), "OK");
     EXPECT_EQ(parse(field, 50), "MESSAGE_INVALID");

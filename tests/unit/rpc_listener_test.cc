@@ -81,7 +81,7 @@ class ListenerTest : public ::testing::Test {
       turned_away_ += connections;
     });
   }
-  // Waits until so many were taken in all.
+  // Waits until `count` connections were taken in total.
   bool Taken(size_t count) {
     absl::MutexLock lock(&mutex_);
     const auto enough = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return taken_.size() >= count; };
@@ -108,7 +108,7 @@ TEST_F(ListenerTest, TurnsAwayWhatIsTooMuchUntilOneHasGone) {
   {
     absl::MutexLock lock(&mutex_);
     close(taken_[0]);
-    // A descriptor of that number is not the connection.
+    // The new descriptor has the number of the closed one, but is not the connection.
     taken_[0] = open("/dev/null", O_RDONLY);
   }
   const Client next("127.0.0.1", listener_->address());

@@ -20,7 +20,7 @@ int CallbackThreads() {
   return count;
 }
 
-// Their end crashes now and then.
+// Ending these threads crashes now and then.
 TEST(RpcServer, LeavesTheThreadsOfCallbacksRunning) {
   for (int i = 0; i < 2; ++i) {
     const auto server = RpcServer::Start("127.0.0.1:0", {}, {});

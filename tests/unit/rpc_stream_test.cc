@@ -120,8 +120,8 @@ TEST_F(OutboxTest, WhatThereIsToSayBesideItemsLeavesWithThemOrAlone) {
   EXPECT_TRUE(outbox_.OnWritten());
 }
 
-// Gives as many answers to an item as the length of its sequence id says, at once; to an item without one
-// none, and keeps the thread that polls until it is let go.
+// Gives as many answers to an item as its sequence id is long, all at once. For an item without an id it
+// gives none, and holds the thread that polls until it is let go.
 class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Service> {
  public:
   explicit ManyAnswers(size_t max_waiting_bytes)
@@ -135,7 +135,7 @@ class ManyAnswers final : public v1::Target::WithRawMethod_Verify<v1::Target::Se
     });
   }
 
-  // Until the answers to an item were given to its stream.
+  // Waits until the answers to an item were given to its stream.
   void AwaitAnswered() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return answered_; });
@@ -183,7 +183,7 @@ class Client {
  public:
   explicit Client(const std::shared_ptr<grpc::Channel>& channel) : stub_(v1::Target::NewStub(channel)) {}
 
-  // The server's first message has come.
+  // Opens the stream. Returns whether the server's first message has come.
   bool Open(absl::Duration patience = absl::InfiniteDuration()) {
     if (patience < absl::InfiniteDuration())
       context_.set_deadline(absl::ToChronoTime(absl::Now() + patience));
@@ -201,7 +201,7 @@ class Client {
     EXPECT_TRUE(stream_->Read(&response));
     return response;
   }
-  // The number of answers until the end.
+  // Reads until the end. Returns the number of answers.
   size_t ReadAll() {
     size_t answers = 0;
     for (v1::VerifyResponse response; stream_->Read(&response);) answers += response.results_size();
@@ -244,7 +244,7 @@ TEST_F(StreamTest, AnswersThatWaitAreWrittenBeforeAStreamEnds) {
   Client client(channel_);
   ASSERT_TRUE(client.Open());
   client.AskFor(200);
-  // More than a connection holds for a client that does not read.
+  // These answers are more than a connection holds for a client that does not read.
   service_->AwaitAnswered();
   service_->EndAll();
   EXPECT_EQ(client.ReadAll(), 200u);
@@ -332,7 +332,7 @@ TEST_F(StreamTest, BytesThatAreNoMessageEndTheirStreamWithAnErrorAndNoOther) {
   EXPECT_EQ(other.ReadAll(), 2u);
 }
 
-// The thread that polls has a long step to do, as an engine thread may.
+// The thread that polls is in a long step, as an engine thread may be.
 TEST_F(StreamTest, WhileTheThreadThatPollsIsBusyOthersAreServed) {
   Serve();
   Client busy(channel_), other(channel_);
@@ -366,7 +366,7 @@ TEST_F(StreamTest, AnAddressThatIsTakenIsNamed) {
   }
 }
 
-// The coordinator goes while an answer is held back.
+// The coordinator goes away while an answer is held back.
 TEST_F(StreamTest, AStreamWhoseAnswersAreHeldBackStaysUntilTheyAreReleased) {
   Serve();
   service_->HoldAnswers();

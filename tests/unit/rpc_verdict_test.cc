@@ -1,4 +1,4 @@
-// What the coordinator believes of a verdict, and of a proposal that it passes on.
+// Which verdicts the coordinator takes, and which proposals it passes on.
 #include <gmock/gmock.h>
 
 #include <cmath>

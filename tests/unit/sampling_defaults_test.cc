@@ -1,4 +1,4 @@
-// How a model's own sampling defaults are read, and where they hold.
+// How a model's own sampling defaults are read, and which requests they apply to.
 #include "coordinator/api/parse_request.h"
 
 #include <gmock/gmock.h>
@@ -19,7 +19,7 @@ class SamplingDefaultsTest : public ::testing::Test {
     std::ofstream(folder_.path() + "/generation_config.json") << content;
     return ReadSamplingDefaults(folder_.path());
   }
-  // What a request comes to where the model has these.
+  // The sampling parameters of the request if the model has these defaults.
   v1::SamplingParams With(const v1::SamplingParams& defaults) const {
     v1::ServerInfo target;
     target.set_vocab_size(static_cast<uint32_t>(TestTokenizer().vocab_size()));
@@ -69,7 +69,7 @@ TEST_F(SamplingDefaultsTest, HoldWhereARequestDoesNotSay) {
   EXPECT_EQ(With({}).min_p(), 0);
 }
 
-// A search has the model's own probabilities.
+// A beam search uses the model's own probabilities.
 TEST_F(SamplingDefaultsTest, DoNotHoldForASearch) {
   request_.set_text("The little boy");
   request_.mutable_beam()->set_width(2);

@@ -107,7 +107,7 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
         ++prefills;
         prefill_rows += plan[i];
       }
-      // The first that decodes has at most 16 + 31 rows.
+      // The first sequence that decodes has at most 16 + 31 rows.
       if (prefills > 0 && budget >= 54) {
         ASSERT_GT(prefill_rows, 0) << "prompts starve";
       }
@@ -117,7 +117,7 @@ TEST(PlanStep, FinishesRandomLoadsWithinTheBudget) {
         const int rest = pending[i].rows - plan[i];
         if (rest == 0) continue;
         ASSERT_GE(rest, pending[i].logit_rows) << "logit_rows rows were split";
-        // Nothing is kept for prompts that are not there.
+        // No rows are kept for prompts if there are none.
         if (prefills == 0 && !limits_logits) {
           ASSERT_LT(unused, rest) << "there was room for the rest";
         }

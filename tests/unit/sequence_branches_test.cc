@@ -1,4 +1,4 @@
-// Branches in a server's store of sequences: what they begin with, and who makes room for whom.
+// Branches in a server's store of sequences: what they begin with, and which sequences make room.
 #include <gmock/gmock.h>
 
 #include "common/engine/sequence/sequence_store.h"
@@ -17,7 +17,7 @@ using testing::kStoreBlockSize;
 
 class SequenceBranchesTest : public ::testing::Test {
  protected:
-  // Drafts after `tokens` tokens, of which the store knows the first `base`.
+  // An item that drafts after `tokens` tokens, of which the store knows the first `base`.
   WorkItem Item(uint64_t id, int tokens, int base = 0) {
     WorkItem item;
     item.id = Id(id);
@@ -29,7 +29,7 @@ class SequenceBranchesTest : public ::testing::Test {
     item.params_hash = 1;
     if (base == 0) {
       auto params = std::make_shared<SequenceParams>();
-      params->cache_salt = id;  // all have the same tokens, and none finds those of another
+      params->cache_salt = id;  // the tokens are the same for all, but none finds those of another
       item.params = std::move(params);
     }
     item.work = ProposeWork{};
@@ -163,7 +163,7 @@ TEST_F(SequenceBranchesTest, OthersTakeItsPlace) {
   store_.CheckInvariants();
 }
 
-// What takes over from an old sequence is not the newest one.
+// A branch that takes over from an old sequence is as old, and not the newest one.
 TEST_F(SequenceBranchesTest, ItIsAsOldAsItsOrigin) {
   Hold(Item(1, 2 * kStoreBlockSize));
   Hold(Item(2, 5 * kStoreBlockSize));

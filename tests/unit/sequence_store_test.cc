@@ -1,4 +1,4 @@
-// The sequences of a server by themselves: leases, rounds, and who makes room for whom.
+// The store of a server's sequences, by itself: leases, rounds, and which sequences make room.
 #include "common/engine/sequence/sequence_store.h"
 
 #include <gmock/gmock.h>

@@ -1,4 +1,4 @@
-// What an item on the wire becomes for the engine.
+// The engine's items, converted from items on the wire.
 #include "common/serve/serve_item.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ WorkItem Parsed(const v1::SequenceUpdate& update) {
   return item.ok() ? *std::move(item) : WorkItem();
 }
 
-// Why an item with this change is refused, under its own id.
+// The field for which an item with this change is refused.
 std::string Refused(const std::function<void(v1::SequenceUpdate&)>& spoil) {
   v1::SequenceUpdate update = Update();
   spoil(update);

@@ -1,4 +1,4 @@
-// Pools over targets of gRPC that answer as a test tells them.
+// Pools of fake targets that answer as a test tells them.
 #include "coordinator/servers/server_pool.h"
 
 #include <gmock/gmock.h>
@@ -13,7 +13,7 @@ using ::testing::UnorderedElementsAre;
 
 class ServerPoolTest : public TargetPoolFixture {
  protected:
-  // A pin of a sequence of its own that was settled.
+  // A settled pin, of a sequence of its own.
   struct Pinned {
     Pinned(TargetPool* pool, const std::string& id, const std::string& fork_of = "") : pin(pool), id(id) {
       is_settled = Settle(fork_of);

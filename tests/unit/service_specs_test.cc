@@ -1,4 +1,4 @@
-// What the services of draft and target ask of their engines.
+// What the draft and target services require of their engines.
 #include <gtest/gtest.h>
 
 #include "draft_service/draft_service.h"

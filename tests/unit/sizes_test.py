@@ -16,7 +16,7 @@ PUBLISHED = {"Llama 3.2 1B": 1.24e9, "Llama 3.2 3B": 3.21e9, "Llama 3.1 8B": 8.0
 
 
 def differs(model: sizes.Shape) -> bool:
-    """From what is published, by more than a percent."""
+    """Whether the parameters differ from the published number by more than a percent."""
     return abs(model.parameters / PUBLISHED[model.name] - 1) > 0.01
 
 
@@ -34,7 +34,7 @@ def test_ranks_share_all_but_embedding_and_norms(model: sizes.Shape) -> None:
     assert model.rank_bytes(1) == model.bytes + in_float32
     for ranks in (2, 4, 8):
         assert model.heads % ranks == model.kv_heads % ranks == model.inner % ranks == 0, "else it is refused"
-        # What the others have too: the embedding, of whose rows a tied last matrix takes nothing more; and the norms.
+        # Each further rank repeats the embedding, with which a tied last matrix shares its rows, and the norms.
         again = model.embedding * sizes.BFLOAT16 + model.norms * sizes.FLOAT32
         assert ranks * model.rank_bytes(ranks) == model.bytes + in_float32 + (ranks - 1) * again
 

@@ -32,7 +32,7 @@ TEST(Alternatives, OfAGreedyChoiceAreTheNextLogitsThatAreNotForbidden) {
   }
 }
 
-// Whoever comes second wins if the first is left out.
+// The token that comes second wins if the first is left out.
 TEST(Alternatives, OfTheCoupledRuleComeInTheOrderOfTheRace) {
   const std::vector<float> weights = {1, 2, 0, 1.5, 1, 3, 0.25, 2, 1, 0.5, 4};
   for (uint64_t position = 0; position < 100; ++position) {

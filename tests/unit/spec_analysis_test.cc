@@ -38,7 +38,7 @@ struct FreeDrafting {
 constexpr FreeDrafting kTable1[] = {{.6, 2, 1.53, 1.96}, {.7, 3, 1.58, 2.53}, {.8, 2, 1.23, 2.44},
                                     {.8, 5, 1.63, 3.69}, {.9, 2, 1.11, 2.71}, {.9, 10, 1.60, 6.86}};
 
-// Its table 4: the expected improvement of T5 drafts on English to German and on CNN/DailyMail.
+// Table 4 of the same paper: expected gains of T5 drafts on English to German and on CNN/DailyMail.
 struct Expected {
   const char* task;
   const char* draft;
@@ -145,7 +145,7 @@ TEST(Analysis, BestKIsZeroExactlyWhereSpeculationDoesNotPay) {
   }
 }
 
-// By hand: 1 + .8 + .64 + .512 tokens a round at K = 3, whose drafting takes 3 * .385.
+// Computed by hand: 1 + .8 + .64 + .512 tokens a round at K = 3, whose drafting takes 3 * .385.
 TEST(Analysis, PerfectOverlapGivesAsManyTokensForTheSlowerOfTheTwo) {
   EXPECT_EQ(BestK(.8, .385, 8), 2);
   EXPECT_NEAR(WalltimeGain(.8, 2, .385), 2.44 / 1.77, 1e-12);  // 1.38
@@ -164,7 +164,7 @@ TEST(Analysis, RunAheadWithoutHitsIsTheorem38AndItsWaits) {
   }
 }
 
-// At K = 2 three draft steps take longer than the target's, two do not: 2 d + .64 * 1.155 + .36.
+// At K = 2, three draft steps take longer than a target step, but two do not: 2 d + .64 * 1.155 + .36.
 TEST(Analysis, RunAheadCostsAHitTheSlowerOfTargetAndDraft) {
   EXPECT_NEAR(RunAheadGain(.8, 2, .385, 1, 0), 2.44 / 1.0992, 1e-12);
   EXPECT_NEAR(RunAheadGain(.8, 2, .385, .7, 0), 2.44 / (.7 * 1.0992 + .3 * 1.77), 1e-12);

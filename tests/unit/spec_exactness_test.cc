@@ -133,7 +133,7 @@ TEST(Exactness, APointMassQ) {
   }
 }
 
-// With the target at temperature 0.
+// The scheme with the target at temperature 0.
 Scheme GreedyTarget(Scheme scheme) {
   scheme.verify = [verify = scheme.verify](std::span<const ProposalNode> draft, RowSource rows, uint64_t n,
                                            Noise& noise) {
@@ -148,7 +148,7 @@ Scheme GreedyTarget(Scheme scheme) {
   return scheme;
 }
 
-// Of at most three drafted tokens.
+// Expects the target's greedy tokens from a round of at most three drafted tokens.
 void ExpectGreedy(const Scheme& scheme, const Pair& pair) {
   Tokens greedy;
   while (greedy.size() < 4) greedy.push_back(FindMax(pair.target.Row(greedy).weights).index);
@@ -163,7 +163,7 @@ TEST(Exactness, AGreedyTargetEmitsItsArgmaxUnderEveryRule) {
   }
 }
 
-// Ends where the draft is unsure. How sure it was of a token depends on those before it.
+// Ends where the draft is unsure. Its confidence in a token depends on the tokens before it.
 bool EndsWhereUnsure(std::span<const ProposalNode> drafted) {
   return EndsDraft({.acceptance = {.4f, .6f, .6f, .6f, .7f, .7f, .8f, .9f}, .least = .45f}, drafted);
 }
@@ -219,7 +219,7 @@ TEST(ExactnessOfShortDrafts, RoundsOfDifferentLengthsNeverUseANumberTwice) {
   }
 }
 
-// The coupled rule emits the target's own winners, so that there even a token that was drawn may go.
+// The coupled rule emits the target's own winners, so even a token that was drawn may be taken back.
 TEST(ExactnessOfShortDrafts, TheCoupledRuleIsExactHoweverADraftEnds) {
   for (const Pair& pair : Pairs(2)) {
     Scheme scheme = With(Rule::kCoupled, 2);
@@ -363,7 +363,7 @@ TEST(NegativeControl, ATokenThatIsTakenBackForItsValueIsNoticed) {
   }
 }
 
-// A whole proposal that is lost for what is in it, as one would be that came late for that.
+// A whole proposal that is lost because of its tokens, as if they had made it late.
 TEST(NegativeControl, AProposalThatIsDroppedForItsValuesIsNoticed) {
   for (Rule rule : {Rule::kToken, Rule::kBlock}) {
     Scheme scheme = With(rule, 2);

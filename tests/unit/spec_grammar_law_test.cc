@@ -16,10 +16,10 @@ namespace {
 constexpr int kLength = 3;  // of the texts whose law is checked
 constexpr float kImpossible = -std::numeric_limits<float>::infinity();
 
-// A language by its automaton: where each token leads from each state; -1 where it may not come.
+// A language by its automaton: the state after each token in each state; -1: the token is not allowed.
 class Automaton final : public TokenMaskSource {
  public:
-  // What the automaton allows after a text; nothing is removed after one that is none of the language.
+  // The tokens that may follow a text. After a text that is not in the language, all of them may.
   static std::array<bool, kVocab> Allowed(std::span<const TokenId> text) {
     constexpr int kNext[][kVocab] = {{1, 2, -1}, {0, -1, 3}, {-1, 2, 0}, {0, -1, -1}};
     int state = 0;
@@ -161,8 +161,8 @@ double MaskedLaw(const Model& model, const Masked& masked, const Tokens& text) {
   return law;
 }
 
-// The largest deviation from the masked target's law. Weights are floats here, and made by exp from logits
-// there.
+// The largest deviation from the masked target's law. The law uses the model's weights as floats; the rows
+// are made by exp from logits.
 double WorstDeviation(const Masked& masked) {
   std::mt19937 random(29);
   double worst = 0;

@@ -17,7 +17,7 @@
 namespace outrider {
 
 inline constexpr int kVocab = 3;
-// Of the deviations of laws: rounding, and what no mistake stays below.
+// Bounds for the deviations of laws: what rounding explains, and what every mistake exceeds.
 inline constexpr double kExact = 1e-12;
 inline constexpr double kNoticed = 1e-3;
 using Tokens = std::vector<TokenId>;
@@ -83,7 +83,7 @@ inline std::vector<Pair> AllPairs(int ordinary) {
   return pairs;
 }
 
-// These, or the first of them under a sanitizer: zeros leave few paths to follow.
+// All of these, or the first of them under a sanitizer, whose zeros leave few paths to follow.
 inline std::vector<Pair> Pairs(int ordinary) {
   std::vector<Pair> pairs = AllPairs(ordinary);
   pairs.erase(pairs.begin() + SomeOf(static_cast<int>(pairs.size())), pairs.end());
@@ -201,7 +201,7 @@ inline double DeviationOverRounds(const Round& round, const Pair& pair, int roun
   return Deviation(LawOfRounds(round, pair, rounds, static_cast<size_t>(length)), pair.target, length);
 }
 
-// The same of rounds until there are `length` tokens.
+// The same for rounds that go on until there are `length` tokens.
 inline double JointDeviation(const Round& round, const Pair& pair, int length, bool* reused = nullptr,
                              Enumerator::Keying keying = Enumerator::Keying::kProduction) {
   const auto text = [&](Enumerator& noise) {

@@ -22,8 +22,8 @@ struct AheadScheme {
   Rule rule = Rule::kToken;
   int k = 1;
   bool greedy_target = false;
-  // Draws for all outcomes that are drafted for, and not only for the one that comes true. That makes no
-  // difference to a generator that is asked by counter, but for many more paths.
+  // Draws for all outcomes that are drafted for, and not only for the one that comes true. With a generator
+  // that is asked by counter, this changes nothing but the number of paths.
   bool draws_unused = false;
 
   // The round start of a proposal that is drafted while the round that began at `in_flight` is judged.
@@ -73,8 +73,8 @@ Tokens Drafted(const Proposal& proposal, size_t length) {
   return tokens;
 }
 
-// What the text may be after a round, as far as it is drafted for: after each number of accepted tokens the
-// draft's first choice that was not drafted, and after all of them what the draft drew to follow them.
+// The texts after a round that are drafted for: after each number of accepted tokens, the draft's first
+// choice that was not drafted, and after all of them, the token that the draft drew to follow them.
 std::set<Tokens> Assumed(const Pair& pair, const Tokens& committed, const Proposal& proposal, TokenId next) {
   std::set<Tokens> assumed = {Join(Join(committed, Drafted(proposal, proposal.size())), {next})};
   for (size_t a = 0; a < proposal.size(); ++a) {
@@ -98,7 +98,7 @@ Verdict Judge(const AheadScheme& scheme, const Pair& pair, const Tokens& committ
   return *Verify({.rule = scheme.rule}, proposal, rows, committed.size(), noise);
 }
 
-// Rounds until there are `length` tokens.
+// Runs rounds until there are `length` tokens.
 Tokens Text(const AheadScheme& scheme, const Pair& pair, int length, Enumerator& noise) {
   Tokens committed;
   Proposal proposal = Draft(scheme, pair, committed, 0, noise);
@@ -175,8 +175,8 @@ TEST(ExactnessOfRunAhead, AGreedyTargetEmitsItsArgmax) {
 
 // ---- negative controls: mistakes that the checks above must notice
 
-// Under the block rule a verdict depends on tokens beyond those that stand. By the token rule it does not, so
-// that this goes unpunished there.
+// Under the block rule, a verdict depends on tokens beyond the accepted ones. Under the token rule it does
+// not, so this mistake goes unnoticed there.
 TEST(NegativeControlOfRunAhead, TheNoiseOfTheRoundInFlightIsNoticedUnderTheBlockRule) {
   AheadScheme scheme = {.rule = Rule::kBlock, .k = 2};
   scheme.start_ahead = [](uint64_t in_flight, uint64_t) { return in_flight; };

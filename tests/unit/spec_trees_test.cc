@@ -15,7 +15,7 @@
 namespace outrider {
 namespace {
 
-// What becomes of a tree between the draft and the verification.
+// A change that is made to a tree between the draft and the verification.
 using Change = std::function<void(Proposal&)>;
 
 struct TreeRound {
@@ -32,7 +32,7 @@ struct TreeRound {
     return tokens;
   }
 
-  // Level by level, as the draft does.
+  // Drafts level by level, as the draft does.
   Proposal Draft(const Pair& pair, const Tokens& context, Noise& noise) const {
     Proposal tree;
     std::vector<int> parents = {-1};
@@ -81,8 +81,8 @@ struct TreeRound {
   }
 };
 
-// The law of rounds of one sequence, which share no noise: each depends on the context through the models'
-// state.
+// The deviation of several rounds of one sequence. They share no noise, and each depends on the context only
+// through the models' state.
 double Deviation(const TreeRound& round, const Pair& pair, int rounds = 2, size_t length = 3) {
   std::map<int, Law> after;
   Law law = {{{}, 1.0}};
@@ -172,7 +172,7 @@ TEST(ExactnessOfTrees, OfTokensThatWereTakenInAnyOrder) {
   const auto take = [](Proposal& tree) {
     for (ProposalNode& node : tree) node.q = PointMass(node.token);
   };
-  // The two likeliest tokens stand for draws here: what is taken depends on nothing that is drawn.
+  // Tokens 0 and 1 are taken here, so that the choice depends on nothing that is drawn.
   const auto fixed = [&](Proposal& tree) {
     for (size_t i = 0; i < tree.size(); ++i) tree[i].token = static_cast<TokenId>(i % 2);
     take(tree);
@@ -210,7 +210,7 @@ TEST(ExactnessOfTrees, TheUnreducedQOfASecondSiblingIsNoticed) {
   EXPECT_GT(worst, kNoticed);
 }
 
-// The two likeliest tokens are taken, as in EAGLE-2's trees, and q is what siblings that are drawn report.
+// The two likeliest tokens are taken, as in EAGLE-2's trees, with the q that siblings report if drawn.
 TEST(ExactnessOfTrees, TakenTokensReportedWithTheSoftmaxAreNoticed) {
   for (const bool point_masses : {true, false}) {
     double worst = 0;
@@ -243,8 +243,8 @@ TEST(ExactnessOfTrees, TakenTokensReportedWithTheSoftmaxAreNoticed) {
   }
 }
 
-// The second sibling is judged by max(p - q, 0), whose mass is below 1, and not by norm of it. That is as if
-// its own q were divided by that mass.
+// The second sibling is judged by max(p - q, 0), whose mass is below 1, and not by the normalised residual.
+// That is as if its own q were divided by that mass.
 TEST(ExactnessOfTrees, NotRenormalisingAfterARejectionIsNoticed) {
   const TreeRound round{.shape = *ParseTreeShape("2"), .depth = 1};
   for (const bool renormalised : {true, false}) {
@@ -290,7 +290,7 @@ TEST(ExactnessOfTrees, ARandomOrderOfDrawsWithoutReplacementIsNoticed) {
   EXPECT_GT(WorstDeviation({.shape = *ParseTreeShape("2"), .order = SiblingOrder::kRandom}, 3), kNoticed);
 }
 
-// One number for all nodes at a position.
+// Uses one number for all nodes at a position.
 class OneCandidate final : public Noise {
  public:
   explicit OneCandidate(Enumerator& noise) : noise_(noise) {}
@@ -422,9 +422,9 @@ TEST(TreeShape, ABudgetIsSpentAndNotMore) {
   }
 }
 
-// The numbers of children with which the likeliest paths of ranks make a tree, by level.
+// The number of nodes on each level of the tree that the likeliest paths of ranks make.
 std::vector<int> SizesOfLikeliest(int nodes, int depth) {
-  std::vector<std::pair<double, int>> paths;  // minus the chance that it stands, level
+  std::vector<std::pair<double, int>> paths;  // minus the probability of acceptance, level
   std::vector<double> level = {1};
   for (int l = 0; l < depth; ++l) {
     std::vector<double> next;

@@ -85,8 +85,8 @@ TEST(StallWatch, IsOffWithoutATimeout) {
   EXPECT_FALSE(asked);
 }
 
-// What grpc.health.v1 answers, whose messages have one field as the wrappers have: 1 is SERVING, 2
-// NOT_SERVING.
+// The status from grpc.health.v1: 1 is SERVING, 2 NOT_SERVING. Its messages have one field, as those of the
+// wrappers do.
 int Health(const std::string& address, const std::string& service) {
   using google::protobuf::Int32Value;
   using google::protobuf::StringValue;

@@ -1,4 +1,4 @@
-// What the tests of a server's sequences share: a small pool of blocks, and ids.
+// Helpers for tests of a server's sequences: a small pool of blocks, and ids.
 #pragma once
 
 #include <cstdint>

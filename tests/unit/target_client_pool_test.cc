@@ -1,4 +1,4 @@
-// How verdicts are asked for where there are several targets.
+// How verdicts are requested where there are several targets.
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
@@ -59,12 +59,12 @@ class TargetClientPoolTest : public TargetPoolFixture {
     RunUntil([&] { return client.status.has_value(); });
     return *client.status;
   }
-  // The first round of a client. Returns the target that it is on.
+  // Runs the first round of a client. Returns the index of its target.
   size_t Begin(Client& client) {
     EXPECT_TRUE(Verify(client).ok());
     return ServerAt(Address(0))->sequences == 1 ? 0 : 1;
   }
-  // Keeps what the target is sent.
+  // Records the items that the target is sent.
   void Record(size_t target, std::vector<v1::VerifyItem>* items, Action action) {
     running_[target]->fake.Do([items, action](const v1::TargetItem& item, v1::VerifyResult* result) {
       items->push_back(item.verify());

@@ -1,4 +1,4 @@
-// How verdicts are asked for, against a target that dies of an item, or is full.
+// How verdicts are requested, against a target that dies of an item, or is full.
 #include "coordinator/decode/target_client.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +27,7 @@ bool Contains(const v1::TargetItem& item, TokenId token) {
   return std::find(tokens.begin(), tokens.end(), static_cast<uint32_t>(token)) != tokens.end();
 }
 
-// The answer to an item: a plain verdict, or the tokens are held and that is all.
+// Answers an item with a plain verdict, or with nothing if it only appends tokens.
 Action Verdict7(const v1::TargetItem& item, v1::VerifyResult* result) {
   if (!item.verify().append_only()) result->mutable_verdict()->set_token(7);
   if (!item.verify().append_only()) result->mutable_verdict()->set_kind(v1::TOKEN_KIND_PLAIN);
@@ -66,8 +66,8 @@ class TargetClientTest : public PoolFixture<FakeTarget> {
                                      Clock::time_point deadline = Clock::time_point::max()) {
     return std::make_unique<Client>(pool_.get(), &metrics_, std::move(prompt), deadline);
   }
-  // Every item with the poison ends the stream, and with it those that wait for an answer: until the stream
-  // has ended so often, nothing is answered.
+  // Every item with the poison ends the stream, and with it the items that wait for an answer. Nothing is
+  // answered until the stream has ended `unanswered_deaths` times.
   void DieOfPoison(int unanswered_deaths = 0) {
     server_.Do([left = unanswered_deaths](const auto& item, auto* result) mutable {
       if (Contains(item, kPoison)) {
@@ -135,7 +135,7 @@ TEST_F(TargetClientTest, ThePartsOfALongItemThatAreAnsweredDoNotClearTheOneThatI
 }
 
 TEST_F(TargetClientTest, OthersThatWereInFlightGoOn) {
-  // Lost twice, together with the poison.
+  // The item is lost twice, together with the poison.
   DieOfPoison(/*unanswered_deaths=*/2);
   const auto innocent = MakeClient({1, kHarmless}), guilty = MakeClient({1, kPoison});
   Spawn(innocent->Verify(), &innocent->status);

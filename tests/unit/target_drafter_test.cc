@@ -1,4 +1,4 @@
-// Proposals of the target's own: what it is asked for, what is taken of what it gives, and the loop around
+// The target's own proposals: what the target is asked for, what is taken of its answer, and the loop around
 // both.
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
@@ -58,7 +58,7 @@ std::vector<std::pair<TokenId, int>> NodesOf(const Proposal& proposal) {
 
 class TargetDrafterTest : public ::testing::Test {
  protected:
-  // What it hands out for a round that may draft so deep.
+  // The drafter's proposal for a round that may draft up to `most` deep.
   Proposal Take(int most) {
     asio::io_context io;
     timing_ = {};
@@ -102,7 +102,7 @@ TEST_F(TargetDrafterTest, CutsAChainToWhatIsWanted) {
 }
 
 TEST_F(TargetDrafterTest, CutsATreeByDepthAndKeepsItsParentsRight) {
-  // Two children of the root, each with one of its own, the second's with another; in two orders.
+  // Trees of three levels with two, three and one nodes, in two orders.
   Bring({Node(7, -1), Node(70, 0), Node(8, -1), Node(80, 2), Node(800, 3), Node(81, 2)});
   EXPECT_THAT(NodesOf(Take(1)), ElementsAre(std::pair(7, -1), std::pair(8, -1)));
   Bring({Node(7, -1), Node(70, 0), Node(700, 1), Node(8, -1), Node(80, 3), Node(81, 3)});
@@ -136,7 +136,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
     });
     Connect();
   }
-  // Every drafted token is accepted, and 7 follows; then what `propose` says.
+  // Answers with a verdict that accepts every drafted token and ends in 7, and with a proposal by `propose`.
   void Answer(std::function<Proposal(const v1::VerifyItem&)> propose) {
     server_.Do([this, propose = std::move(propose)](const v1::TargetItem& item, v1::VerifyResult* result) {
       const v1::VerifyItem& verify = item.verify();
@@ -154,7 +154,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
       return Action::kAnswer;
     });
   }
-  // One item of a sequence, which asks for a proposal of that length.
+  // Sends one item of a sequence, which asks for a proposal of this length.
   TargetAnswer Verify(const DraftLength& next) {
     Generation generation = GenerationOf({1, 2, 3});
     TargetClient client(pool_.get(), &metrics_, &generation, Clock::time_point::max(), Fork());
@@ -171,7 +171,7 @@ class OwnProposalTest : public PoolFixture<FakeTarget> {
   double ErrorsFor(const std::string& reason) {
     return CounterOf(registry_, "outrider_draft_errors_total", reason);
   }
-  // A generation from its prompt to its end.
+  // Runs a generation from its prompt to its end.
   absl::Status Generate(Request request, std::vector<v1::GenerateResponse>* chunks = nullptr) {
     const DecodeParts parts{.executor = context_.get_executor(),
                             .tokenizer = &TestTokenizer(),
@@ -218,11 +218,11 @@ TEST_F(OwnProposalTest, ItsTimeIsNoneOfTheVerification) {
   EXPECT_EQ(answer.timing.compute_us(), 150u);
   EXPECT_EQ(answer.next.timing.compute_us(), 50u);
   EXPECT_EQ(answer.next.timing.batch_sequences(), 1u);
-  propose_us_ = 1000;  // more than all of it
+  propose_us_ = 1000;  // more than the whole item took
   EXPECT_EQ(Verify({.most = 3}).timing.compute_us(), 0u);
 }
 
-// Whatever it is, the verdict stands.
+// The verdict is valid, whatever the proposal is.
 TEST_F(OwnProposalTest, WhatWasNotAskedForIsDropped) {
   const DraftLength chain{.most = 2}, tree{.most = 2, .tree = Branching{{2, 1}}};
   const auto expect_dropped = [&](const DraftLength& asked, Proposal given, const std::string& reason) {
@@ -346,7 +346,7 @@ TEST_F(OwnProposalTest, WhatTheTargetRefusesOfItselfCostsAPlainRoundToo) {
   request.max_tokens = 4;
   ASSERT_TRUE(Generate(std::move(request)).ok());
   EXPECT_EQ(stats_.drafts(), 0u);
-  // Of four rounds two had a proposal, and were sent again without.
+  // Two of four rounds had a proposal, and were sent again without it.
   EXPECT_THAT(items_, SizeIs(6));
 }
 
@@ -396,7 +396,7 @@ TEST_F(OwnProposalTest, ATreeIsAskedForAndCutWhereTheAnswerEnds) {
   EXPECT_EQ(items_[0].propose().tree().branching().children_size(), 2);
 }
 
-// The rounds that verified a proposal of each drafter.
+// The number of rounds that verified a proposal of this drafter.
 double RoundsOf(const prometheus::Registry& registry, const std::string& name) {
   double rounds = 0;
   for (const auto& family : registry.Collect()) {
@@ -451,7 +451,7 @@ TEST_F(OwnProposalPoolTest, OnlyWhatAllTargetsHaveCounts) {
   EXPECT_FALSE(common.greedy());
 }
 
-// One that came after the request did, say. It would refuse a sequence with a proposer.
+// For example, a target that came after the request. It would refuse a sequence with a proposer.
 TEST_F(OwnProposalPoolTest, ATargetWithoutTheProposerDecodesPlain) {
   RunningTarget& target = Start();
   std::vector<v1::VerifyItem> items;

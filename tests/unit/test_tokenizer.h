@@ -1,4 +1,4 @@
-// A small tokenizer for tests that only need some.
+// A small tokenizer, for tests in which any tokenizer will do.
 #pragma once
 
 #include "common/text/tokenizer.h"

@@ -38,7 +38,7 @@ INSTANTIATE_TEST_SUITE_P(Regex, RunawayPattern,
                          ::testing::Values("(?:a+)+[bc]", "(?:a|a)+[bc]", "(?:a|aa)+[bc]", "(?:a*)*[bc]",
                                            "(?=(?:a+)+[bc])a"));
 
-// Takes n^2 and more steps if it may.
+// These patterns would take n^2 steps or more.
 TEST(Regex, APatternThatIsSlowOnALongWordIsAnError) {
   for (const char* pattern : {"a*a*a*[bc]", "a+(?!a)[bc]", "[ab]*a{9}[bc]"}) {
     const absl::Status status =
@@ -47,7 +47,7 @@ TEST(Regex, APatternThatIsSlowOnALongWordIsAnError) {
   }
 }
 
-// Its one match takes a step a character.
+// The one match takes a step for each character.
 TEST(Regex, ALongWordIsMatched) {
   for (const char* pattern : {"(?:a|b)+", "a+(?!c)", "[ab]*a", "(?:aa?)+a"}) {
     size_t longest = 0;

@@ -69,7 +69,7 @@ TEST(TokenizerFile, DamagedFileIsRefusedWithOneLine) {
   }
 }
 
-// Each looked at beside all others, so many would take longer than a test may.
+// If each token were compared with all others, reading this many would take longer than a test may.
 TEST(TokenizerFile, ManyAddedTokensAreRead) {
   const int tokens = SomeOf(64'000);
   int first = 0;
@@ -89,7 +89,7 @@ TEST(TokenizerFile, ManyAddedTokensAreRead) {
       ::testing::ElementsAre(first, first + tokens - 1));
 }
 
-// A Sequence of Sequences, one call inside another.
+// Sequences of Sequences, whose parsing would nest one call inside another.
 TEST(TokenizerFile, SequencesThatNestDeepAreRefused) {
   std::string content = Changed([](Json& json) { json.erase("pre_tokenizer"); }).dump();
   std::string nested = R"({"type":"ByteLevel","add_prefix_space":false})";
@@ -244,7 +244,7 @@ TEST(TokenizerFingerprint, DoesNotDependOnHowTheFileIsWritten) {
             fingerprint);
 }
 
-// Files of one model differ in these, GGUF files always.
+// Files of one model may differ in these, and GGUF files always do.
 TEST(TokenizerFingerprint, DoesNotDependOnWhatLeavesIdsTheirMeaning) {
   const uint64_t fingerprint = LoadTokenizer(kGpt2Small)->Fingerprint();
   for (const char* flag : {"special", "normalized"}) {

@@ -64,7 +64,7 @@ TEST(Tokenizer, SpecialTokensAreAddedAndSkippedOnRequest) {
   EXPECT_EQ(tokenizer->Decode(tokens, true), " x y");
 }
 
-// These finish only because no step takes quadratic time.
+// These tests finish only because no step takes quadratic time.
 class TokenizerWithOneLongWord : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(TokenizerWithOneLongWord, Ends) {
@@ -98,7 +98,7 @@ TEST(Tokenizer, ThreadsShareIt) {
   for (const std::vector<TokenId>& result : results) EXPECT_EQ(result, expected);
 }
 
-// More distinct words than the cache holds.
+// The text has more distinct words than the cache holds.
 TEST(Tokenizer, AnswersTheSameWhenTheWordCacheOverflows) {
   const auto tokenizer = LoadTokenizer(kGpt2Small);
   std::string words;
@@ -111,7 +111,7 @@ TEST(Tokenizer, AnswersTheSameWhenTheWordCacheOverflows) {
   EXPECT_EQ(tokenizer->Decode(first, false), words);
 }
 
-// What a coordinator tells by before it splits a text that no context has room for.
+// With this, a coordinator refuses a text that no context has room for before it splits the text.
 TEST(Tokenizer, KnowsHowMuchTextATokenStandsForUnlessTextIsLeftOut) {
   const auto longest = [](const std::string& name) {
     return LoadTokenizer("tests/data/text/" + name + ".tokenizer.json")->max_token_bytes();
@@ -129,12 +129,12 @@ TEST(Tokenizer, ALongRunOfAccentsIsComposedInOrder) {
   std::string text = "e", composed = "\u00e9";  // the first acute is composed with the letter
   constexpr int kCount = 200'000;
   for (int i = 0; i < kCount; ++i) text += "\u0301\u0316";
-  for (int i = 0; i < kCount; ++i) composed += "\u0316";  // of a lower class
+  for (int i = 0; i < kCount; ++i) composed += "\u0316";  // of a lower class, so they come first
   for (int i = 1; i < kCount; ++i) composed += "\u0301";
   EXPECT_EQ(tokenizer->Decode(*tokenizer->Encode(text, false), false), composed);
 }
 
-// As they are shown one by one: with the leading spaces that Decode may strip.
+// The texts of single tokens have the leading spaces that Decode may strip.
 TEST(Tokenizer, TheTextsOfTokensAddUpToTheText) {
   for (const char* name : {"mistral", "metaspace", "gemma", "qwen"}) {
     const auto tokenizer = LoadTokenizer(absl::StrCat("tests/data/text/", name, ".tokenizer.json"));

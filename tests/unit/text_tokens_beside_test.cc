@@ -26,7 +26,7 @@ class TokensBeside : public ::testing::Test {
   absl::StatusOr<std::unique_ptr<Tokenizer>> Load() const {
     return Tokenizer::Load(folder_.path() + "/tokenizer.json");
   }
-  // What "a<q>b" is, without what "a" and "b" are.
+  // The tokens of "a<q>b", without those of "a" and "b".
   std::vector<TokenId> Between() const {
     std::vector<TokenId> tokens = Load().value()->Encode("a<q>b", false).value();
     EXPECT_EQ(tokens.front(), plain_->Encode("a", false)->front());

@@ -11,7 +11,7 @@
 namespace outrider {
 namespace {
 
-// Next to each border of what is a character (Unicode 15, table 3-7).
+// Bytes on both sides of each border of the valid characters (Unicode 15, table 3-7).
 TEST(IsValidUtf8, KnowsTheBordersOfWhatIsACharacter) {
   for (const char* valid :
        {"", "\x7F", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80", "\xEF\xBF\xBF",

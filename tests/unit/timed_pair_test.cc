@@ -9,9 +9,9 @@ namespace outrider {
 namespace {
 
 constexpr int kPositions = 20000;
-constexpr double kNear = 0.02;  // five standard deviations of a share of so many
+constexpr double kNear = 0.02;  // five standard deviations of a share of kPositions
 
-// Shares of what the target says in rows that follow `accepted` drafted tokens.
+// Shares of the target's tokens in rows that follow `accepted` drafted tokens.
 struct Shares {
   double first = 0, second = 0, other = 0;
 };

@@ -38,7 +38,7 @@ struct Recorded {
   std::string text, split;
 };
 
-// In the forms that models of each family write.
+// Answers in the forms that models of each family write.
 const std::vector<Recorded>& Answers() {
   static const auto* const answers = new std::vector<Recorded>{
       {v1::TOOL_FORMAT_HERMES,
@@ -61,7 +61,7 @@ const std::vector<Recorded>& Answers() {
       {v1::TOOL_FORMAT_HERMES,
        "<tool_call>no<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>and",
        "<tool_call>noand|add {}"},
-      // A tokenizer that keeps the mark for itself.
+      // The tokenizer keeps the mark to itself.
       {v1::TOOL_FORMAT_HERMES, "\n{\"name\": \"add\", \"arguments\": {}}\n", "|add {}"},
       {v1::TOOL_FORMAT_LLAMA, "{\"name\": \"weather\", \"parameters\": {\"place\": \"Bern\"}}",
        "|weather {\"place\": \"Bern\"}"},
@@ -95,7 +95,7 @@ const std::vector<Recorded>& Answers() {
        "Call {\"name\": \"add\", \"arguments\": {}}|"},
       {v1::TOOL_FORMAT_JSON, "  plain", "  plain|"},
       {v1::TOOL_FORMAT_JSON, "", "|"},
-      // Cut.
+      // Answers that were cut.
       {v1::TOOL_FORMAT_HERMES, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"numbers\": [1",
        "|add {\"numbers\": [1"},
       {v1::TOOL_FORMAT_HERMES, "<tool_call>\n{\"name\": \"ad", "<tool_call>\n{\"name\": \"ad|"},
@@ -138,7 +138,7 @@ TEST(ToolCallParser, TellsTheNameAndTheBeginOfArgumentsBeforeTheirEnd) {
   EXPECT_EQ(parser.calls(), 1);
 }
 
-// Every prefix of every answer, in two pieces: what is not a call is all of the text.
+// Takes every prefix of every answer in two pieces. Without a call, the content is the whole text.
 TEST(ToolCallParser, LosesNoTextOfAnswersWithoutCalls) {
   for (const Recorded& answer : Answers()) {
     for (size_t end = 0; end <= answer.text.size(); ++end) {

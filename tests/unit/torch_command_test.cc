@@ -1,4 +1,4 @@
-// What rank 0 sends the other ranks, and what is refused.
+// The commands that rank 0 sends the other ranks, and those that are refused.
 #include <gmock/gmock.h>
 
 #include "common/engine/torch/command.h"

@@ -1,4 +1,4 @@
-// The engines of this program for the tests of hidden states: libtorch on the CPU.
+// The engines of this program, whose hidden states are tested: libtorch on the CPU.
 #include "tests/unit/hidden_testing.h"
 
 namespace outrider::testing {
@@ -12,7 +12,7 @@ std::vector<EngineUnderTest> EnginesUnderTest() {
            .tolerance = 1e-4,
            .tolerance_of_dtype = 1e-4,
            .models = models},
-          // The others have weights so large that rounding to bfloat16 hides what is compared.
+          // Other models have weights so large that rounding to bfloat16 hides what is compared.
           {.engine = "torch",
            .kernels = "",
            .dtype = "bfloat16",

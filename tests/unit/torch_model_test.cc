@@ -36,7 +36,7 @@ class Twins {
 
   int vocab() const { return native_->config().decoder.vocab_size; }
 
-  // The largest difference of the logits.
+  // Runs a step on both. Returns the largest difference of the logits.
   double Step(absl::Span<const SequenceRows> batch) {
     const absl::StatusOr<LogitsView> expected = native_->Forward(batch), found = torch_->Forward(batch);
     EXPECT_TRUE(expected.ok()) << expected.status();
@@ -111,7 +111,7 @@ TEST_P(TorchGolden, Float32LogitsAreThoseOfTransformers) {
   EXPECT_LE(LargestDifference(logits, golden.logits), kTolerance * golden.spread);
 }
 
-// Logits that were computed in chunks, one of them a token at a time.
+// The logits of chunks, in one case of a token at a time.
 TEST_P(TorchGolden, SoAreThoseOfChunks) {
   const auto runner = LoadOrDie(TorchOptions(GetParam()));
   const Golden golden = ReadGolden(GetParam(), runner->config().decoder.vocab_size);
@@ -199,8 +199,8 @@ TEST_P(TorchModel, RandomHistoriesGiveTheLogitsAndTheCacheOfTheCpu) {
   }
 }
 
-// Negative controls: what is compared above differs by much more where a token of the prefix does, and what
-// is no number is never near.
+// Negative controls: another token in the prefix makes a difference that is much larger than those above, and
+// NaN is never near.
 TEST_P(TorchModel, AnotherTokenInThePrefixIsSeen) {
   Twins twins(GetParam());
   std::vector<TokenId> tokens = SomeTokens(12, twins.vocab());
@@ -253,7 +253,7 @@ INSTANTIATE_TEST_SUITE_P(All, TorchTrees, ::testing::ValuesIn([] {
                            return name;
                          });
 
-// In one step, and a level after the other as a draft computes them.
+// In one step, and in steps of nine rows.
 TEST_P(TorchTrees, NodesHaveTheLogitsOfTheirPathsAsChains) {
   for (const int block_size : {3, 16}) {
     Load(block_size);
@@ -320,7 +320,7 @@ TEST_P(TorchTrees, AnAcceptedPathGoesOnLikeAChain) {
   ExpectNear(Append(*runner_, more, position, tree.blocks(), 9), Append(*runner_, more, position, spare, 9));
 }
 
-// Negative control: nodes elsewhere in the tree have other logits.
+// Negative control: a node with another parent has other logits.
 TEST_P(TorchTrees, AnotherParentIsSeen) {
   Load(16);
   const TreeSequence tree = SomeTree(*runner_, kPrompt, kNodes, kDeep, 7);

@@ -1,4 +1,4 @@
-"""What the plug-in on libtorch links to and exports: nothing that the programs beside it could stumble over."""
+"""The libraries and the exports of the plug-in on libtorch: nothing that could conflict with the programs beside it."""
 
 import os
 import re
@@ -24,7 +24,7 @@ def symbols(file, *options):
 
 
 def libraries():
-    """Where the loader finds the plug-in's libraries."""
+    """The plug-in's libraries, and where the loader finds them."""
     listed = subprocess.run(["ldd", PLUGIN], check=True, capture_output=True, text=True).stdout
     return dict(re.findall(r"(\S+?)\.so\S* => (\S+)", listed))
 
@@ -53,7 +53,7 @@ def test_no_program_links_to_it(program):
 
 
 def test_protobuf_and_libtorch_do_not_meet():
-    """libtorch has a protobuf of its own inside. It must offer none of it to others, nor use theirs: functions of that name
+    """libtorch has a protobuf of its own inside. It must neither export it nor use that of others: functions of the same name
     would be bound across the two versions."""
     own = re.compile(r"(typeinfo|typeinfo name|vtable|guard variable) for google::protobuf::|google::protobuf::")
     for library in ("libtorch_cpu", "libc10"):

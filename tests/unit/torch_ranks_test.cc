@@ -85,7 +85,7 @@ TEST(RankGroup, ShowsNoHiddenStates) {
   EXPECT_EQ(ranks.first().Forward({&rows, 1}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-// More numbers than one message of a command has, and copies of blocks.
+// The batch has more numbers than one message of a command, and blocks are copied.
 TEST(RankGroup, LongBatchesAndForksGiveTheLogitsOfOneProcess) {
   const auto alone = [] {
     RunnerOptions options = Options("mha-float32");
@@ -193,7 +193,7 @@ TEST(RankGroup, RefuseToDiffer) {
   }
 }
 
-// As a chunk in the middle of a prompt is.
+// A chunk in the middle of a prompt is such a step.
 TEST(RankGroup, AStepMayWantNoLogits) {
   Ranks ranks("mha-float32", 2);
   const std::vector<TokenId> tokens = SomeTokens(20, 256);

@@ -14,7 +14,7 @@ namespace outrider::testing {
 // c10d records what a process sends in one place, which is not made for several groups in a process.
 [[maybe_unused]] const int kNoRecord = setenv("TORCH_FR_BUFFER_SIZE", "0", /*overwrite=*/1);
 
-// An address of these tests alone: its port stays bound here, and a rank may bind it nevertheless, since both
+// An address for these tests alone. Its port stays bound here, but a rank can bind it too, since both sockets
 // reuse addresses.
 inline std::string FreeAddress() {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);

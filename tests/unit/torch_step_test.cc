@@ -1,4 +1,4 @@
-// Steps that are padded to few shapes, as CUDA graphs need them, give what other steps give. On the CPU.
+// Steps padded to few shapes, as CUDA graphs need them, have the results of other steps. On the CPU.
 #include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 
@@ -49,7 +49,7 @@ class DecodeStep : public ::testing::Test {
     }
   }
 
-  // Of each sequence the `rows` tokens from `position` on.
+  // A batch with the `rows` tokens of each sequence from `position` on.
   std::vector<SequenceRows> Batch(int count, size_t position, size_t rows, int logit_rows) const {
     std::vector<SequenceRows> batch;
     for (const Sequence& sequence : absl::MakeConstSpan(sequences_).first(static_cast<size_t>(count))) {
@@ -83,7 +83,7 @@ TEST_F(DecodeStep, GivesTheLogitsAndTheCacheOfAnyOtherStep) {
       const at::Tensor next = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kOptions));
       const at::Tensor expected = decoder_->Forward(MakeStep(batch, kOptions));
       EXPECT_LT((found - expected).abs().max().item<float>(), 1e-4 * expected.std().item<float>());
-      // What it wrote serves the next step.
+      // The next step can use the keys and values that it wrote.
       const at::Tensor next_of_them = next.narrow(0, 0, count);
       const at::Tensor again = decoder_->Forward(MakeStep(Batch(3, 17 + rows, 1), kOptions));
       EXPECT_LT((next_of_them - again.narrow(0, 0, count)).abs().max().item<float>(),
@@ -112,7 +112,7 @@ TEST_F(DecodeStep, OfTreesGivesTheLogitsOfAnyOtherStep) {
   EXPECT_GT((found - of_chains).abs().max().item<float>(), 1e-2 * expected.std().item<float>());
 }
 
-// By the definition, slot by slot. Some nodes were computed before.
+// Compares with the definition, slot by slot. Some nodes were computed before.
 TEST(MakeStep, ARowOfATreeAttendsToItsPathWithinTheWindow) {
   constexpr int kBegin = 9, kNodes = 11, kWindow = 4, kFirst = 13;
   const std::vector<BlockId> blocks = {3, 1, 4, 5, 9};
@@ -245,7 +245,7 @@ TEST_F(DecodeStep, IsMadeOfBatchesThatNeedLittlePadding) {
   EXPECT_FALSE(Padded(many).has_value()) << "32 sequences of 8 blocks for 39";
 }
 
-// A CPU whose steps are padded as a GPU's are; and captured, unless they are observed.
+// A CPU whose steps are padded as a GPU's are, and captured unless they are observed.
 class PaddingRunner final : public CpuRunner {
  public:
   explicit PaddingRunner(bool observed) : observed_(observed) {}
@@ -282,7 +282,7 @@ TEST(PaddedSteps, PassTheSelfTest) {
   EXPECT_TRUE(passed.ok() && *passed) << passed.status() << ", " << last;
 }
 
-// A device that says when it ends, and when its ranks do.
+// A device that records when it ends, and when its ranks do.
 class EndingRunner final : public CpuRunner {
  public:
   explicit EndingRunner(std::vector<std::string>& ended) : ended_(ended) {}
@@ -309,7 +309,7 @@ class EndingRunner final : public CpuRunner {
   std::vector<std::string>& ended_;
 };
 
-// A runner's graphs hold operations of NCCL, which waits for their end before it ends itself.
+// A runner's graphs hold operations of NCCL. NCCL waits for their end before it ends itself.
 TEST(Ranks, EndAfterTheRunnerAndItsGraphs) {
   const SafeTensors files = *SafeTensors::Open(kModel);
   const DecoderConfig spec = ReadModelConfig(kModel)->decoder;

@@ -113,7 +113,7 @@ TEST_F(TracerTest, SendsWhatAllThreadsEndedBeforeAFlush) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // A flush gives up on a machine that is busy for long.
+  // A flush may give up while the machine is busy.
   for (int i = 0; i < 30 && collector_.ids().size() < 1000; ++i) tracer->Flush();
   EXPECT_EQ(collector_.ids().size(), 1000);
 }
@@ -140,7 +140,7 @@ TEST_F(TracerTest, AShareOfTracesIsTheSameEverywhere) {
         ToTraceparent({.trace_id = absl::StrFormat("%09d%07d", i, 7919 * i), .span_id = "12345678"});
     EXPECT_EQ(StartSpan(here.get(), Span::Kind::kServer, "", trace).records(),
               StartSpan(there.get(), Span::Kind::kServer, "", trace).records());
-    // Ids that are drawn.
+    // Without a parent, the ids are drawn.
     sampled += StartSpan(here.get(), Span::Kind::kServer, "", "").records() ? 1 : 0;
   }
   // Six standard deviations of a fair coin.

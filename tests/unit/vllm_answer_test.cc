@@ -1,4 +1,4 @@
-// Chunks of our answers in vLLM's messages.
+// Chunks of Outrider's answers in vLLM's messages.
 #include "coordinator/vllm/vllm_answer.h"
 
 #include <gmock/gmock.h>
@@ -8,14 +8,14 @@
 namespace outrider {
 namespace {
 
-// One answer, to a request in vLLM's words and its translation.
+// The answer to a request of vLLM's protocol, and to its translation.
 class Answering {
  public:
   explicit Answering(const std::string& asked, const std::string& translated = "")
       : request_(FromText<vllm::GenerateRequest>(asked)),
         answer_(&request_, FromText<v1::GenerateRequest>(translated)) {}
 
-  // What a chunk becomes, as text; "nothing" if it waits.
+  // The message for a chunk, as text; "nothing" if it waits.
   std::string Take(const std::string& chunk) {
     const auto response = answer_.Take(FromText<v1::GenerateResponse>(chunk));
     return response ? response->ShortDebugString() : "nothing";

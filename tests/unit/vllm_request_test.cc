@@ -1,4 +1,4 @@
-// Requests of vLLM's protocol: what each field becomes, and what is refused.
+// Requests of vLLM's protocol: what each field is translated to, and what is refused.
 #include "coordinator/vllm/vllm_request.h"
 
 #include <gmock/gmock.h>
@@ -17,7 +17,7 @@ absl::StatusOr<v1::GenerateRequest> Translate(const std::string& asked, bool str
 
 struct Translation {
   const char* asked;
-  const char* becomes;  // beside what each request does
+  const char* becomes;  // in addition to what is set for each request
 };
 
 class VllmTranslation : public ::testing::TestWithParam<Translation> {};

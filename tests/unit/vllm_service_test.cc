@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kPieceBytes = size_t{1} << 20;
 constexpr int kMany = 200;  // pieces, more than buffers have room for
 
-// Writes kMany pieces to whoever asks for "many", and to others without end.
+// Writes kMany pieces to clients that ask for "many", and to others without end.
 class Writer final : public v1::Inference::Service {
  public:
   grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request,
@@ -36,8 +36,8 @@ class Writer final : public v1::Inference::Service {
     return grpc::Status::CANCELLED;
   }
 
-  std::atomic<int> written = 0;     // without end
-  std::atomic<bool> ended = false;  // by whoever asked
+  std::atomic<int> written = 0;     // pieces of answers without end
+  std::atomic<bool> ended = false;  // an answer without end was cancelled
 };
 
 class VllmServiceTest : public ::testing::Test {
@@ -79,7 +79,7 @@ TEST_F(VllmServiceTest, AStreamThatIsNotReadStandsStill) {
   vllm::GenerateResponse response;
   ASSERT_TRUE(reader->Read(&response));
   EXPECT_EQ(response.outputs().text().size(), kPieceBytes);
-  // As much as it would have had, asked for later and read.
+  // A client that asks later and reads gets as much as this one would have.
   grpc::ClientContext context;
   const auto other = client_->GenerateStream(&context, FromText<vllm::GenerateRequest>("text: 'many'"));
   int pieces = 0;

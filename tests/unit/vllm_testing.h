@@ -1,4 +1,4 @@
-// Messages of vLLM's protocol and of ours as text, for tests.
+// Messages of vLLM's protocol and of Outrider's, from text, for tests.
 #pragma once
 
 #include <google/protobuf/text_format.h>

@@ -74,7 +74,7 @@ class WorkerBranchesTest : public ::testing::TestWithParam<bool> {
     worker_->Submit(std::move(item));
     return promise.get_future().get();
   }
-  // What an item with all of `tokens` and nothing else gets.
+  // The answer to an item of a new sequence with all of `tokens`.
   Reply Fresh(const Case& parameters, uint64_t id, const std::vector<TokenId>& tokens, int draft_tokens) {
     WorkItem item = Item(parameters, id, tokens);
     item.work = ProposeWork{.draft_tokens = draft_tokens};
@@ -90,7 +90,7 @@ class WorkerBranchesTest : public ::testing::TestWithParam<bool> {
 INSTANTIATE_TEST_SUITE_P(Models, WorkerBranchesTest, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "Device" : "Host"; });
 
-// The token drawn first is the first of a draft of these tokens, and what follows is a draft of one more.
+// The drawn token is the first of a fresh draft after these tokens; the rest is a fresh draft after one more.
 TEST_P(WorkerBranchesTest, ADrawnTokenAndWhatFollowsAreWhatFreshItemsGet) {
   uint64_t id = 0;
   for (const Case& parameters : kCases) {

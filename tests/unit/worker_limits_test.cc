@@ -33,7 +33,7 @@ class WorkerLimitsTest : public ::testing::Test {
     return reply.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
 
-  std::atomic<int> items_ = 0;  // as the metrics have it
+  std::atomic<int> items_ = 0;  // as the metrics count them
   const std::shared_ptr<Hold> hold_ = std::make_shared<Hold>();
   std::unique_ptr<Worker> worker_;
   std::future<ShortReply> first_;
@@ -94,7 +94,7 @@ TEST_F(WorkerLimitsTest, ACancelledItemIsNeverAnsweredAndItsSequenceIsServedAgai
   hold_->LetGo();
   EXPECT_TRUE(later.get().status.ok());
   EXPECT_TRUE(other.get().status.ok());
-  // Whoever was to answer is gone.
+  // The promise of its answer is gone.
   EXPECT_THROW(cancelled.get(), std::future_error);
 }
 
@@ -161,7 +161,7 @@ TEST_F(WorkerLimitsTest, ASequenceThatWasJustUsedKeepsItsPlace) {
   EXPECT_TRUE(SendShort(*worker_, FirstItem(3)).get().status.ok());
 }
 
-// What on_failure is told of while a model fails with this.
+// What on_failure is told when a model fails with this status.
 class WorkerFailureTest : public ::testing::TestWithParam<absl::Status> {};
 
 INSTANTIATE_TEST_SUITE_P(Statuses, WorkerFailureTest,

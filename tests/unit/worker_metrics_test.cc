@@ -1,4 +1,4 @@
-// What a service shows of its engine's CUDA graphs.
+// What a service's metrics and log say about its engine's CUDA graphs.
 #include <gmock/gmock.h>
 #include <prometheus/registry.h>
 
@@ -31,7 +31,7 @@ class GraphMetrics : public ::testing::Test {
   double captured() { return Value("outrider_target_graph_captures_total"); }
   double ended() { return Value("outrider_target_graph_captures_ended"); }
 
-  // What is logged when the engine reports this.
+  // The log of this report of the engine's.
   std::string LogOf(const GraphCaptures& captures) {
     ::testing::internal::CaptureStdout();  // where the log goes without InitLog
     hooks_.on_graphs(captures);

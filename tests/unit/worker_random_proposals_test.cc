@@ -1,5 +1,5 @@
-// The target's own proposals under random traffic: what follows a verdict depends on the committed tokens
-// alone.
+// The target's own proposals under random traffic: the proposal after a verdict depends on the committed
+// tokens alone.
 #include <array>
 #include <atomic>
 #include <map>
@@ -19,7 +19,7 @@ using testing::TreeReply;
 constexpr int kKinds = static_cast<int>(kProposerNames.size());
 constexpr int kWays = 3;  // of sampling
 
-// kWays settings of each kind of proposer, and of none; or of only one in their place.
+// kWays settings of each kind of proposer and of none, or all of them of the kind `only`.
 testing::TrafficSettings Settings(std::optional<ProposerKind> only = std::nullopt) {
   testing::TrafficSettings settings;
   for (int kind = 0; kind <= kKinds; ++kind) {
@@ -37,14 +37,14 @@ testing::TrafficSettings Settings(std::optional<ProposerKind> only = std::nullop
   return settings;
 }
 
-// What became of the proposals of each kind, and what they were made for.
+// Counts of the proposals of a kind, and of the verdicts on them.
 struct OfKind {
   int proposed = 0;
   int missing = 0;  // found no room
-  int stood = 0;    // verdicts that accepted some of one
+  int stood = 0;    // verdicts that accepted a part of a proposal
 };
 
-// Rounds as a coordinator plays them: what followed a verdict is verified by the next item.
+// Rounds as a coordinator plays them: the next item verifies the proposal that followed a verdict.
 class ProposalTraffic final : public Traffic {
  public:
   using Traffic::Traffic;
@@ -56,11 +56,11 @@ class ProposalTraffic final : public Traffic {
   std::shared_ptr<const SequenceParams> NextParams(const Known& known) override {
     if (Pick(6) != 0) return known.params;
     ++switched_;
-    // From EAGLE to none and back, or to any other.
+    // Switches from EAGLE to none and back, or to any other kind.
     const bool away = Pick(2) == 0 && known.params->proposer == ProposerKind::kEagle;
     const bool back = Pick(2) == 0 && !known.params->proposer;
     const int kind = away ? kKinds : back ? static_cast<int>(ProposerKind::kEagle) : Pick(kKinds + 1);
-    // The q of a proposal is there or not by the rule.
+    // The rule stays, since it decides whether a proposal has a q.
     const int way = static_cast<int>(known.params->key.seed) % kWays;
     return settings_[static_cast<size_t>(kind * kWays + way)];
   }
@@ -90,7 +90,7 @@ class ProposalTraffic final : public Traffic {
     return tokens;
   }
 
-  // What follows a verdict may be missing, but is never another.
+  // The proposal after a verdict may be missing, but is never another one.
   bool IsRight(const WorkItem& item, const TreeReply& reply, const TreeReply& alone) override {
     if (!alone.proposal.empty()) {
       OfKind& of_kind = of_kind_[static_cast<size_t>(*item.params->proposer)];
@@ -113,7 +113,7 @@ class UncopiedModel final : public testing::ChangedModel {
   void CopyBlock(BlockId /*from*/, BlockId /*to*/) override {}
 };
 
-// With EAGLE, or with EAGLE-3.
+// Parameterised by whether EAGLE is EAGLE-3.
 class RandomProposals : public ::testing::TestWithParam<bool> {
  protected:
   std::unique_ptr<Worker> Start(RunnerOptions load, const WorkerOptions& options, const Backend& backend) {
@@ -157,7 +157,7 @@ TEST_P(RandomProposals, FollowAVerdictAsIfTheSequenceHadBeenSentAtOnce) {
 
 // The negative control: a block with rows of EAGLE's layer is not copied when it is written to.
 TEST_P(RandomProposals, AfterABlockThatWasNotCopiedAreNoticed) {
-  // EAGLE's layer is such a model, and the target is in order.
+  // Only EAGLE's layer, which has no outer norms, is such a model. The target is in order.
   const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderConfig& spec) {
     return spec.outer_norms ? std::move(model) : std::make_unique<UncopiedModel>(std::move(model));
   });
@@ -169,7 +169,7 @@ TEST_P(RandomProposals, ThatCannotBeMadeLeaveTheVerdictAsItIs) {
   const auto fail = [&](LogitsView) {
     return --passes_until_failure == 0 ? absl::ResourceExhaustedError("too large") : absl::OkStatus();
   };
-  // EAGLE's layer is such a model.
+  // Only EAGLE's layer, which has no outer norms, fails.
   const testing::WrappingBackend failing([&](std::unique_ptr<Model> model, const DecoderConfig& spec) {
     return spec.outer_norms ? std::move(model)
                             : std::make_unique<testing::ChangedModel>(std::move(model), fail);
@@ -203,7 +203,7 @@ TEST_P(RandomProposals, ThatCannotBeMadeLeaveTheVerdictAsItIs) {
   }
 }
 
-// EAGLE computes what it missed in as many passes as it takes, for one sequence or more.
+// EAGLE computes the rows that it missed in as many passes as it takes, for one sequence or more.
 TEST_P(RandomProposals, OfEagleAfterALongPromptDoNotDependOnTheSizeOfABatch) {
   const testing::TrafficSettings settings = Settings();
   const auto params = settings[static_cast<size_t>(ProposerKind::kEagle) * kWays];

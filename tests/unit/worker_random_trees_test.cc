@@ -97,7 +97,7 @@ class DraftTraffic final : public Traffic {
     return propose;
   }
 
-  // A random path, as if it had been accepted, and what the target might have said.
+  // A random path, as if it had been accepted, and a token that the target might have said.
   std::vector<TokenId> Committed(const WorkItem& /*item*/, const TreeReply& reply) override {
     std::vector<int> path;
     for (int node = 0; node < static_cast<int>(reply.proposal.size()); ++node) {
@@ -111,7 +111,7 @@ class DraftTraffic final : public Traffic {
     return tokens;
   }
 
-  // A budget's tree of taken tokens that ended early has not lost yet what the later levels push out.
+  // A budget's tree of taken tokens that ended early still has nodes that later levels would push out.
   bool IsRight(const WorkItem& item, const TreeReply& reply, const TreeReply& alone) override {
     const auto* propose = std::get_if<ProposeWork>(&item.work);
     const bool takes = propose != nullptr && propose->tree &&
@@ -124,7 +124,7 @@ class DraftTraffic final : public Traffic {
     return paths.size() <= 9 && std::includes(paths.begin(), paths.end(), expected.begin(), expected.end());
   }
 
-  // Of the nodes of the first levels.
+  // The paths of the nodes on the first `levels` levels.
   static std::set<std::vector<TokenId>> PathsOf(const Proposal& tree, int levels) {
     std::vector<std::vector<TokenId>> paths;
     std::set<std::vector<TokenId>> first;
@@ -152,7 +152,7 @@ std::unique_ptr<Worker> Start(const RunnerOptions& load, const Backend& backend,
                                   Worker::Hooks{});
 }
 
-// Parameterised by whether the model runs device tasks, as chains are, or leaves its logits to the host.
+// Parameterised by whether the model runs device tasks, as for chains, or leaves its logits to the host.
 class RandomTreesTest : public ::testing::TestWithParam<bool> {
  protected:
   template <class OfIt, class SamplerOfIt>
@@ -194,7 +194,7 @@ TEST_P(RandomTreesTest, AProposalIsThatOfTheWholeSequenceSentAtOnceOrItsBegin) {
 INSTANTIATE_TEST_SUITE_P(Decides, RandomTreesTest, ::testing::Bool(),
                          [](const auto& info) { return std::string(info.param ? "TheModel" : "TheHost"); });
 
-// The negative control of both.
+// The negative control of both tests above.
 TEST(RandomTrees, APathThatIsNotMovedIsNoticed) {
   const testing::WrappingBackend backend([](std::unique_ptr<Model> model, const DecoderConfig&) {
     return std::make_unique<UnmovedModel>(std::move(model));

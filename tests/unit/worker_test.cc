@@ -283,7 +283,7 @@ TEST_P(WorkerTest, ADraftEndsWhereMoreDoesNotPay) {
   }
 }
 
-// What leaves in time is used; what is late may be lost, which must not depend on its tokens.
+// A proposal that leaves in time is used. A late one may be lost, which must not depend on its tokens.
 TEST_P(WorkerTest, TheDraftBeginsNoStepThatWouldEndTooLate) {
   step_takes_longer_ = absl::Milliseconds(300);
   auto worker = Draft();

@@ -1,5 +1,5 @@
-// Random traffic on a worker: whatever becomes of a sequence between its rounds, each gets what it would get
-// if it were sent whole to a worker that has nothing else to do.
+// Random traffic on a worker. Whatever happens to a sequence between its rounds, its answers are those that
+// it would get if it were sent whole to an idle worker.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 
 namespace outrider::testing {
 
-// Few, so that random trees have paths that stand.
+// The allowed tokens, which are few so that paths of random trees are accepted.
 inline const std::vector<TokenId>& Allowed() {
   static const auto& tokens = *new std::vector<TokenId>{3, 50, 120, 200};
   return tokens;
 }
 
-// One of them under a sanitizer.
+// The sizes of blocks to test; only one of them under a sanitizer.
 inline std::vector<int> TrafficBlockSizes() {
   std::vector<int> sizes = {4, 1, 16};
   sizes.resize(static_cast<size_t>(SomeOf(3)));
@@ -27,10 +27,10 @@ inline std::vector<int> TrafficBlockSizes() {
 // How sequences are sampled; their seeds tell them apart.
 using TrafficSettings = std::vector<std::shared_ptr<const SequenceParams>>;
 
-// What happened, so that a test knows that it has seen it.
+// Counts of what happened, so that a test can check that it did.
 struct Seen {
   int checked = 0;
-  int wrong = 0;  // answers that a sequence sent whole would not get
+  int wrong = 0;  // answers that differ from those for the whole sequence
   int moved = 0;  // verdicts or proposals after which a path had to be moved
   int forked = 0;
   int repeated = 0;
@@ -45,7 +45,7 @@ class Traffic {
  public:
   using StartWorker = std::function<std::unique_ptr<Worker>(const RunnerOptions&, WorkerOptions)>;
 
-  // Few blocks and few rows a step for the one, enough of both and no memory for the other.
+  // `worker_` has few blocks and few rows a step. `alone_` has enough of both, and no prefix cache.
   Traffic(uint32_t seed, int block_size, TrafficSettings settings, const StartWorker& start)
       : random_(seed), settings_(std::move(settings)) {
     SequenceStoreOptions store{.max_sequences = 24, .abandoned_after = absl::ZeroDuration()};
@@ -62,7 +62,7 @@ class Traffic {
       std::vector<std::pair<size_t, WorkItem>> items;
       std::vector<std::future<TreeReply>> replies;
       for (size_t i = 0; i < known_.size(); ++i) {
-        // Now and then a round that nobody waits for any more.
+        // Now and then a second round is sent before the first is answered.
         for (int more = Pick(10) == 0; more >= 0; --more) {
           items.emplace_back(i, NextItem(known_[i]));
           replies.push_back(SendTree(*worker_, items.back().second));
@@ -94,11 +94,11 @@ class Traffic {
   int Pick(int n) { return static_cast<int>(random_() % static_cast<uint32_t>(n)); }
   TokenId PickToken() { return Allowed()[static_cast<size_t>(Pick(4))]; }
 
-  // The work of the next item.
+  // Returns the work of the next item.
   virtual Work NextWork(const Known& known, int base) = 0;
-  // The parameters of the next item.
+  // Returns the parameters of the next item.
   virtual std::shared_ptr<const SequenceParams> NextParams(const Known& known) { return known.params; }
-  // What was committed of an answer's proposal or verdict, and the token after it.
+  // Returns the tokens committed from an answer's proposal or verdict, and the token after them.
   virtual std::vector<TokenId> Committed(const WorkItem& item, const TreeReply& reply) = 0;
   virtual bool IsRight(const WorkItem& item, const TreeReply& reply, const TreeReply& alone) = 0;
 
@@ -107,7 +107,7 @@ class Traffic {
   Seen seen_;
 
  private:
-  // With the text of another sequence, or as a copy of it, or with a prompt of its own.
+  // Begins a sequence with the text of another, as a copy of another, or with a prompt of its own.
   void Begin() {
     Known known{.id = ++last_id_,
                 .params = settings_[static_cast<size_t>(Pick(static_cast<int>(settings_.size())))]};
@@ -143,10 +143,10 @@ class Traffic {
     Check(item, reply);
     seen_.forked += item.fork_of ? 1 : 0;
     seen_.prefix_hit += reply.prefix_hit;
-    if (item.round < known.round) return;  // what comes after it counts
+    if (item.round < known.round) return;  // a later round counts
     if (Pick(6) == 0) Repeat(item, reply);
     const std::vector<TokenId> more = Committed(item, reply);
-    // What was drafted and not accepted is of no use.
+    // Drafted tokens that were not accepted are of no use.
     known.held = std::min(reply.num_computed, static_cast<int>(item.committed() + more.size()) - 1);
     known.tokens.insert(known.tokens.end(), more.begin(), more.end());
   }
@@ -172,7 +172,7 @@ class Traffic {
     known.held = code == absl::StatusCode::kNotFound ? 0 : reply.num_computed;
   }
 
-  // The same item, sent again, has the answer that it had.
+  // Sends the same item again, which must get the same answer.
   void Repeat(const WorkItem& item, const TreeReply& reply) {
     const TreeReply again = AskTree(*worker_, item);
     ASSERT_TRUE(again.status.ok()) << again.status;

@@ -1,4 +1,4 @@
-// Rounds with trees that are repeated, superseded, late, or meet logits that are no numbers.
+// Rounds with trees that are repeated, superseded or late, or meet logits that are NaN.
 #include <atomic>
 #include <limits>
 
@@ -95,7 +95,7 @@ TEST_F(WorkerTreeRoundsTest, ANodeWithoutFiniteLogitsFailsItsItemWhereTheWalkRea
   const TreeReply alone = Alone(Text(10), tree);
   for (const auto& [node, fails] : {std::pair(0, false), {1, true}, {2, false}, {4, false}, {5, true}}) {
     const auto hold = std::make_shared<testing::Hold>();
-    std::atomic<int> broken = -1;  // row of a step
+    std::atomic<int> broken = -1;  // a row of a step
     const auto worker =
         Start({}, std::make_unique<RejectionSampler>(), testing::ChangedBackend([&](LogitsView logits) {
                 hold->Pass();

@@ -1,4 +1,4 @@
-// What becomes of a tree in a worker when its sequence is preempted, cut into chunks, copied, truncated.
+// Trees in a worker when their sequence is preempted, cut into chunks, copied or truncated.
 #include "common/spec/status.h"
 #include "draft_service/draft_sampler.h"
 #include "worker_trees_testing.h"
@@ -114,7 +114,7 @@ TEST_F(WorkerTreesTest, APromptBeforeATreeIsFedInPiecesAndTheTreeInOne) {
   const Proposal tree = SecondChildren(std::span(plain).subspan(90, 8));
   const TreeReply alone = Alone(std::span(plain).first(90), tree);
   EXPECT_EQ(alone.verdict->path.size(), 8u);
-  for (const int most : {17, 20, 64}) {  // of which the tree needs 17
+  for (const int most : {17, 20, 64}) {  // the tree alone needs 17
     most_rows_ = 0;
     const auto worker = Target({.max_batch_rows = most});
     ExpectSame(AskTree(*worker, Verify(1, 1, Text(90), 0, tree)), alone);
@@ -140,7 +140,7 @@ TEST_F(WorkerTreesTest, CopiesOfASequenceAfterItsVerdictGoTheirOwnWays) {
   const auto worker = Target({.prefix_cache = false});
   const Proposal tree = SecondChildren(std::span(plain).subspan(10, 5));
   ASSERT_EQ(AskTree(*worker, Verify(1, 1, Text(10), 0, tree)).num_computed, 15);
-  // At the end of the accepted path, within it, and before it; in the same block of four and in others.
+  // Copies at the end of the accepted path, within it and before it, in the same block of four and others.
   uint64_t id = 1;
   for (const int base : {15, 13, 12, 9}) {
     std::vector<TokenId> other(plain.begin(), plain.begin() + base);

@@ -30,7 +30,7 @@ struct TreeReply {
   Proposal proposal = {};
   std::optional<Verdict> verdict = {};
   std::vector<CandidateRow> candidates = {};
-  std::vector<double> logprobs = {};  // of the prompt, then of what was emitted
+  std::vector<double> logprobs = {};  // of the prompt, then of the emitted tokens
 };
 
 inline RunnerOptions TreeModel(int kv_blocks, int block_size, int max_batch_rows) {
@@ -89,7 +89,7 @@ inline ProposalNode Certain(TokenId token, int parent) {
           .q = {.form = Distribution::Form::kPointMass, .ids = {token}, .total = 1}};
 }
 
-// A tree in which `right` is the second child of each level, and so its path 1, 3, 5, ...
+// A tree whose second children are the tokens of `right`, so that their path is 1, 3, 5, ...
 inline Proposal SecondChildren(std::span<const TokenId> right) {
   Proposal tree;
   int parent = -1;
@@ -108,7 +108,7 @@ inline bool SameVerdicts(const Verdict& a, const Verdict& b) {
          a.entropy == b.entropy;
 }
 
-// Whether a tree begins with all of another, node by node and bit by bit.
+// Whether a tree begins with all nodes of another, bit by bit.
 inline bool BeginsWith(const Proposal& tree, const Proposal& begin) {
   return begin.size() <= tree.size() &&
          std::equal(begin.begin(), begin.end(), tree.begin(), [](const auto& a, const auto& b) {
@@ -123,7 +123,7 @@ inline std::vector<TokenId> Text(int n, int salt = 0) {
   return tokens;
 }
 
-// Workers with this model, whose steps are counted, and greedy sequences.
+// Workers with kTreeModel, whose rows are counted, and greedy sequences.
 class WorkerTreesTest : public ::testing::Test {
  protected:
   struct Options {
@@ -174,7 +174,7 @@ class WorkerTreesTest : public ::testing::Test {
     }
     return text;
   }
-  // What an item with all of `tokens` gets where nothing else was ever asked.
+  // The answer of a new worker to an item with all of `tokens`.
   TreeReply Alone(std::span<const TokenId> tokens, Proposal tree = {}) {
     return AskTree(*Target(), Verify(1, 1, tokens, 0, std::move(tree)));
   }

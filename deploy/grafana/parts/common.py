@@ -3,8 +3,8 @@
 from parts.panels import Query, graph, number
 from parts.promql import growth, quantile, rate, ratio, total
 
-# The canaries, and comparisons with the few plain rounds that there may be, need much data: a point covers at least this
-# much time.
+# The canaries, and comparisons with plain rounds, which may be few, need much data: each point covers at least this much
+# time.
 LONG_WINDOW = "10m"
 
 ACCEPTED, DRAFTED = "spec_decode_num_accepted_tokens_total", "spec_decode_num_draft_tokens_total"
@@ -14,7 +14,7 @@ MEAN_LENGTH = f"1 + {ratio(rate(ACCEPTED), rate('spec_decode_num_drafts_total'))
 
 
 def of_rounds(unit: str, mode: str) -> str:
-    """Seconds or tokens per second of the rounds that are compared, by how many generations were in progress."""
+    """Seconds or tokens per second of the rounds that are compared, by the number of generations in progress."""
     return rate(f"spec_decode_round_{unit}_total", "running", where=f'mode="{mode}"')
 
 

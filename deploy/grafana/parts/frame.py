@@ -25,7 +25,7 @@ def frame(name: str, title: str, description: str, of: str, rows: Rows) -> dashb
         .type("prometheus")
         .current(VariableOption(text="default", value="default"))
     )
-    # Who scrapes without our configuration may have no namespaces.
+    # Series may lack a namespace if they are scraped without deploy/prometheus.
     board.with_variable(_choice("namespace", f'label_values({{__name__=~"{of}"}}, namespace)', every=".*"))
     board.with_variable(
         _choice("model_name", f'label_values({{__name__=~"{served}", namespace=~"$namespace"}}, model_name)', every=".*")

@@ -1,4 +1,4 @@
-"""Is it up, is it fast, does speculation pay, is there room."""
+"""Whether the services are up and fast, whether speculation pays, and whether there is room."""
 
 from parts.common import (
     ACCEPTANCE,

@@ -80,7 +80,7 @@ def number(
     decimals: int | None = None,
     window: str = "",
 ) -> stat.Panel:
-    """The latest value in large digits, above its course."""
+    """The latest value in large digits, above its history."""
     panel = _common(stat.Panel(), title, description, [query], unit, width, 4)
     panel.reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
     panel.graph_mode(models.BigValueGraphMode.NONE if names else models.BigValueGraphMode.AREA)

@@ -1,12 +1,12 @@
 """The PromQL that the dashboards share.
 
-Every series is filtered by the variables namespace, model_name, job and instance, but for those of a draft's engine by
+Every series is filtered by the variables namespace, model_name, job and instance. Those of a draft's engine are not filtered by
 model_name: they name the draft's model, not the one that is served. Every rate is over $__rate_interval. Every divisor is above
-0, so where nothing happened a panel shows no data, never NaN or infinity.
+0, so a panel shows no data where nothing happened, never NaN or infinity.
 """
 
 PREFIX = "outrider_"
-# What coordinators say of their drafts.
+# Series that coordinators report about their drafts.
 OF_COORDINATOR = ("draft_up", "draft_errors_total")
 
 

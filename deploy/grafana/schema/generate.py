@@ -24,8 +24,8 @@ def main() -> None:
     for name in ("package.json", "package-lock.json", "types.ts"):
         shutil.copy(HERE / name, folder)
     npm(["ci", "--ignore-scripts", "--no-audit", "--no-fund"], cwd=folder, check=True)
-    # Everything inlined, since each panel calls its types Options and FieldConfig. The types are taken as they are:
-    # checking them too would take the sources of what they were made from.
+    # Everything is inlined, since each panel calls its types Options and FieldConfig. The types are not checked, since that
+    # would need the sources that they were generated from.
     node([GENERATOR, "--path", "types.ts", "--type", "Checked", "--no-type-check", "--expose", "none", "--no-top-ref",
           "--out", "new.json"], cwd=folder, check=True)
     (folder / "new.json").rename(folder / "schema.json")

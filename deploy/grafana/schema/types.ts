@@ -1,5 +1,5 @@
 // The types that a dashboard's JSON is checked against: Grafana leaves options and custom field settings open in its
-// Dashboard type and publishes them for each panel apart.
+// Dashboard type and publishes them separately for each panel.
 import type { GraphFieldConfig, TableFieldOptions } from '@grafana/schema';
 import type { Options as BarGauge } from '@grafana/schema/dist/types/raw/composable/bargauge/panelcfg/x/types.gen';
 import type { FieldConfig as HeatmapField, Options as Heatmap } from '@grafana/schema/dist/types/raw/composable/heatmap/panelcfg/x/types.gen';

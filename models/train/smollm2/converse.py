@@ -2,9 +2,9 @@
 """Has a chat model write questions, when it is given only the header of a user's turn, or how one begins, and answer them (Xu et
 al. 2024, "Magpie", arXiv 2406.08464). Half of the answers are sampled at temperature 1, half are greedy.
 
-Asks a running coordinator, `outrider up --model FILE.gguf` for one, and appends a line of JSON a conversation to a file:
-id, temperature, question, and the tokens of the answer. What is in the file already is not asked again, so that a run
-can be ended at any time. The same id has the same seed.
+Asks a running coordinator, for instance `outrider up --model FILE.gguf`, and appends a line of JSON for each conversation
+to a file: id, temperature, question, and the tokens of the answer. Conversations in the file are not repeated, so a run
+can be stopped at any time. The same id has the same seed.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from outrider import AsyncClient
 
 HEADER = ("<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
           "<|im_start|>user\n")
-# What a question begins with, in turn: left to itself, the model seldom asks for some kinds of answers. Their number is odd, so
-# that each comes with both temperatures.
+# Questions begin with these in turn: left to itself, the model seldom asks for some kinds of answers. Their number is odd, so
+# each comes with both temperatures.
 BEGINNINGS = ["", "", "", "Write a Python function that", "Translate this sentence into French:", "Summarize the following text:\n\n",
               "", "", "Solve this problem step by step:", "Extract", "Translate this sentence into English:", "Write",
               "", "Explain", "Here is some code:\n\n", "Translate this sentence into Spanish:", "How many", "List", ""]
@@ -25,7 +25,7 @@ MIN_QUESTION, MAX_QUESTION = 12, 160  # tokens
 
 
 async def converse(client: AsyncClient, number: int, max_tokens: int) -> dict[str, object]:
-    """A question that is too short, or not over within its length, has no answer."""
+    """The record of a conversation. It has no answer if the question is too short or exceeds its length."""
     beginning = BEGINNINGS[number % len(BEGINNINGS)]
     asked = await client.generate(HEADER + beginning, max_tokens=MAX_QUESTION, temperature=1, seed=2 * number, drafter="none")
     question = beginning + asked.text

@@ -1,4 +1,4 @@
-"""The loop that both drafters are trained by. It can be ended at any time and goes on where it was."""
+"""The training loop of both drafters. It can be stopped at any time and continues where it was."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ from lessons import Lesson, batches
 from optim import AdamW, Muon
 from torch import Tensor, nn
 
-NORM_RATE = 0.2  # of norms, by AdamW, as a share of that of matrices, by Muon
+NORM_RATE = 0.2  # AdamW's rate for norms, as a share of Muon's rate for matrices
 
 
 def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> None:
@@ -32,15 +32,15 @@ def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> 
 
 
 def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:
-    """Of each row, up to what does not depend on q: less the forward KL divergence, or 1 less the total variation."""
+    """For each row, up to a term without q: minus the forward KL divergence, or 1 minus the total variation."""
     return (p * log_q if by_kl else torch.minimum(p, log_q.exp())).sum(-1)
 
 
 def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable[[list[Lesson], bool], Tensor],
            evaluate: Callable[[list[Lesson]], dict], args: argparse.Namespace) -> None:
-    """Minimises loss_of(batch, by_kl). `evaluate` gives a "score" of the held-out lessons, the larger the better, and more.
+    """Minimises loss_of(batch, by_kl). `evaluate` returns a "score" of the held-out lessons, where larger is better, and more values.
 
-    Writes NAME-last.pt, to go on from, and NAME-best.pt of the best score: the parameters that are trained.
+    Writes the trained parameters: NAME-last.pt, to continue from, and NAME-best.pt, those with the best score.
     """
     taught, held_out = ([each for each in lessons if each.held_out == wanted] for wanted in (False, True))
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}

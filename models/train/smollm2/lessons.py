@@ -1,4 +1,4 @@
-"""The conversations that converse.py wrote, as tokens, and what the target computes for them."""
+"""The conversations that converse.py wrote, as tokens, and the target's states for them."""
 
 import json
 import random
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
-HELD_OUT = 40  # one conversation of so many is never trained on
-TAPS = (2, 15, 27)  # after how many layers EAGLE-3 reads the residual stream
+HELD_OUT = 40  # one conversation in this many is never trained on
+TAPS = (2, 15, 27)  # numbers of layers after which EAGLE-3 reads the residual stream
 BATCH = 2048  # tokens that the target reads at once
-COLUMNS = 2048  # of the head's logits that are computed at once, so that they fit a processor's cache
+COLUMNS = 2048  # of the head's logits computed at once, so that they fit a processor's cache
 
 
 def load_target(file: Path) -> nn.Module:
@@ -34,12 +34,12 @@ class Lesson:
 
     @property
     def judged(self) -> slice:
-        """The states that say what an answer's tokens are."""
+        """The states that predict the answer's tokens."""
         return slice(self.at + self.begin - 1, self.at + len(self.tokens) - 1)
 
 
 def read_lessons(file: Path, target: Path, longest: int) -> list[Lesson]:
-    """In the order of the file. Each question once, whatever its case and punctuation."""
+    """Lessons in the order of the file. Each question appears once, whatever its case and punctuation."""
     tokenizer = AutoTokenizer.from_pretrained(target.parent, gguf_file=target.name)
     lessons: list[Lesson] = []
     seen: set[str] = set()
@@ -61,7 +61,7 @@ def read_lessons(file: Path, target: Path, longest: int) -> list[Lesson]:
 
 
 def batches(lessons: list[Lesson], tokens: int, seed: int) -> list[list[Lesson]]:
-    """Lessons of alike lengths together, about so many tokens with their padding, in any order."""
+    """Batches of lessons with similar lengths, of at most about `tokens` tokens with padding, in random order."""
     shuffled = random.Random(seed)
     order = sorted(lessons, key=lambda lesson: (len(lesson.tokens) + shuffled.random() * 32))
     made: list[list[Lesson]] = []
@@ -74,7 +74,7 @@ def batches(lessons: list[Lesson], tokens: int, seed: int) -> list[list[Lesson]]
 
 
 def padded(batch: list[Lesson]) -> tuple[Tensor, Tensor]:
-    """Tokens [lessons, width], and which of them an answer's next token follows."""
+    """Tokens [lessons, width], and a mask of those whose next token is an answer's."""
     width = max(len(lesson.tokens) for lesson in batch)
     ids = torch.zeros(len(batch), width, dtype=torch.long)
     judged = torch.zeros(len(batch), width, dtype=torch.bool)
@@ -85,7 +85,7 @@ def padded(batch: list[Lesson]) -> tuple[Tensor, Tensor]:
 
 
 def log_sums_of(h: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
-    """Of the logits of each row: the logarithm of the sum of their exponentials, and the largest."""
+    """For each row of logits: the logarithm of the sum of their exponentials, and the largest logit."""
     log_sums, largest = [], []
     for columns in head.split(COLUMNS):
         logits = nn.functional.linear(h, columns).float()
@@ -95,11 +95,11 @@ def log_sums_of(h: Tensor, head: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class States:
-    """What the target computes for each token of the lessons, in files that are filled once, and go on where they ended.
+    """The target's states for each token of the lessons, in files that are filled once and continued where they ended.
 
-    Of a token: h, the output of the final norm [hidden]; the streams after TAPS, [taps * hidden]; and, of those whose next
-    token is an answer's, the largest logit, and the logarithm of the sum of the exponentials of all. All lessons must be those
-    of earlier runs, with others after them.
+    For each token: h, the output of the final norm [hidden], and the streams after TAPS, [taps * hidden]. If the next
+    token is an answer's, also the largest logit, and the logarithm of the sum of all logits' exponentials. The lessons must
+    begin with those of earlier runs.
     """
 
     def __init__(self, folder: Path, lessons: list[Lesson], hidden: int) -> None:
@@ -138,14 +138,14 @@ class States:
 
 
 def same_best(p: Tensor, log_q: Tensor, best: Tensor) -> Tensor:
-    """Of each row of frequent tokens, whether q's most likely one is the target's, whose probability is `best`."""
+    """For each row of frequent tokens, whether q's likeliest token is the target's, whose probability is `best`."""
     at_q = p.gather(1, log_q.argmax(-1, keepdim=True))[:, 0]
-    return at_q >= 0.999 * best  # which were rounded to bfloat16 in another way
+    return at_q >= 0.999 * best  # the two were rounded to bfloat16 differently
 
 
 def frequent_tokens(lessons: list[Lesson], vocab: int, count: int, file: Path) -> Tensor:
-    """The most frequent tokens of the answers that are trained on, in ascending order; those of an earlier run if there
-    was one. Writes them to `file`, the most frequent first."""
+    """The most frequent tokens of the answers that are trained on, in ascending order. If an earlier run wrote `file`, its
+    tokens are used; otherwise they are written to `file`, the most frequent first."""
     if not file.exists():
         counts = np.zeros(vocab, dtype=np.int64)
         for lesson in lessons:

@@ -34,14 +34,14 @@ class Draft(nn.Module):
 
 
 class Judge:
-    """Compares what a draft expects with what the target says, on the tokens of answers."""
+    """Compares a draft's distributions with the target's, on the tokens of answers."""
 
     def __init__(self, states: States, draft: Draft, embedding: Tensor, frequent: Tensor) -> None:
         self.states, self.draft = states, draft
         self.head = embedding[frequent].contiguous()
 
     def distributions(self, batch: list[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the judged tokens: p of the frequent ones, the largest p of all, and log q."""
+        """For the judged tokens: p of the frequent tokens, the largest p of all tokens, and log q."""
         ids, judged = padded(batch)
         h, log_sums, largest = self.states.of_answers(batch)
         with torch.no_grad():
@@ -51,7 +51,7 @@ class Judge:
         return p, (largest - log_sums).exp(), q.float().log_softmax(-1)
 
     def evaluate(self, lessons: list[Lesson]) -> dict[str, float]:
-        """The score is alpha at temperature 1; how often both have the same best token."""
+        """The score, which is alpha at temperature 1, and how often both have the same best token."""
         overlap = same = count = 0.0
         for batch in batches(lessons, 4096, 0):
             p, best, log_q = self.distributions(batch)

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from common import Shape
 
-STEPS = 5  # of a chain
-STRIDE = 4  # one position in so many begins a chain, another one each time
-DEPTH_WEIGHT = 0.9  # of each further token of a proposal: it counts only if those before it were accepted
+STEPS = 5  # rows in a chain
+STRIDE = 4  # distance between the positions that begin chains
+DEPTH_WEIGHT = 0.9  # for each further token of a proposal, which counts only if those before it were accepted
 
 
 class Judge:
-    """Compares what a chain of rows expects with what the target says, on the tokens of answers."""
+    """Compares the distributions of chains of rows with the target's, on the tokens of answers."""
 
     def __init__(self, states: States, model: Eagle, embedding: Tensor) -> None:
         self.states, self.model, self.embedding = states, model, embedding
@@ -40,7 +40,7 @@ class Judge:
             taps[row, : len(lesson.tokens)] = self.states.taps[lesson.at : lesson.at + len(lesson.tokens)]
         p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
         best = (largest - log_sums).exp()
-        number = judged.flatten().cumsum(0).view(judged.shape) - 1  # of a judged token in p
+        number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
         rows = ids.shape[1] - 1
         starts = torch.arange(offset, rows - STEPS + 1, STRIDE)
         found = []
@@ -48,7 +48,7 @@ class Judge:
             embeds = nn.functional.embedding(ids[:, 1:], self.embedding)
             outputs = self.model(embeds, self.model.features(taps[:, :-1]), STEPS, starts)
             for step, output in enumerate(outputs):
-                at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # whose next token is proposed
+                at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # positions whose next token is proposed
                 wanted = judged[:, at]
                 q = nn.functional.linear(self.model.vectors(output[wanted]), self.head)
                 which = number[:, at][wanted]
@@ -56,7 +56,7 @@ class Judge:
         return found
 
     def evaluate(self, lessons: list[Lesson]) -> dict:
-        """By step, given the true tokens before: alpha at temperature 1, whose mean is the score, and how often both have
+        """For each step, given the true tokens before it: alpha at temperature 1 (the mean is the score), and how often both have
         the same best token."""
         sums = torch.zeros(STEPS, 3)
         for batch in batches(lessons, 4096, 0):

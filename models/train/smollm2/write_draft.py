@@ -17,7 +17,7 @@ NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "
 
 
 def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
-    """llama.cpp turns neighbouring numbers of a head as pairs, Hugging Face numbers that are half a head apart."""
+    """llama.cpp rotates pairs of neighbouring elements of a head, Hugging Face elements that are half a head apart."""
     return weight.view(heads, 2, -1, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
 
 

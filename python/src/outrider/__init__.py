@@ -1,4 +1,4 @@
-"""Client of Outrider: speculative decoding as a pair of gRPC services.
+"""Client of Outrider, which serves speculative decoding as a pair of gRPC services.
 
     from outrider import Client
 
@@ -6,7 +6,7 @@
         completion = client.generate("The sea was calm that morning, and", max_tokens=40, temperature=0)
         print(completion.text, completion.speculation.acceptance_rate)
 
-`AsyncClient` is the same for asyncio. Everything that a call can raise is an `OutriderError`.
+`AsyncClient` is the same for asyncio. All errors of calls are `OutriderError`.
 """
 
 from importlib.metadata import version

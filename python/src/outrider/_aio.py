@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 class AsyncClient:
-    """A connection to a coordinator, for the tasks of one event loop: that of its first call.
+    """A connection to a coordinator, for the tasks of one event loop: the loop of its first call.
 
         async with AsyncClient("127.0.0.1:7070") as client:
             print((await client.generate("The sea was calm", max_tokens=40)).text)
 
-    It is `Client` with the same arguments, answers and errors. Cancelling a task ends its call. A process that
-    forks needs GRPC_ENABLE_FORK_SUPPORT=0 in its environment: what gRPC does at a fork may end the new process.
+    It has the arguments, answers and errors of `Client`. Cancelling a task ends its call. A process that forks
+    needs GRPC_ENABLE_FORK_SUPPORT=0 in its environment: otherwise gRPC's fork handlers may end the new process.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class AsyncClient:
         token: Token | None = None,
         retries: Retries | None = None,
     ) -> None:
-        """Connects to nothing yet; see `Client`."""
+        """Does not connect yet; see `Client`."""
         self._endpoint = endpoint(address, tls, token)
         self._process = OneProcess()
         self._timeout = timeout
@@ -98,7 +98,7 @@ class AsyncClient:
         metadata: Mapping[str, str] | None = None,
         **options: Unpack[Options],
     ) -> AsyncStream:
-        """The chunks of a continuation, or of `n`, as they come; see `Client.stream`.
+        """The chunks of a continuation, or of `n`, as they arrive; see `Client.stream`.
 
         Example:
             async for chunk in client.stream("The sea was calm", max_tokens=40):
@@ -107,7 +107,7 @@ class AsyncClient:
         return self._stream(prompt, n, timeout, metadata, options)
 
     async def describe(self, *, timeout: float | None = 5.0) -> Description:
-        """What is being served, by what, and in which state."""
+        """Describes what is served, by which servers, and their state."""
         attempts = Attempts(self._retries, timeout)
         while True:
             method = self._channel().unary_unary(
@@ -127,7 +127,7 @@ class AsyncClient:
             await self._wait(wait)
 
     async def close(self) -> None:
-        """Ends what is running, with `Cancelled`, and the connection."""
+        """Ends running calls, which raise `Cancelled`, and closes the connection."""
         self._closing.set()
         if not self._process:
             return
@@ -151,7 +151,7 @@ class AsyncClient:
         return AsyncStream(self, Progress(build_request(prompt, n, options), self._retries, limit), metadata)
 
     def _channel(self) -> grpc.aio.Channel:
-        """Made by the first call, since a channel belongs to the event loop that it is made in."""
+        """Makes the channel at the first call, since a channel belongs to the event loop in which it is made."""
         self._check_open()
         if self._connected is None:
             at = self._endpoint
@@ -167,24 +167,24 @@ class AsyncClient:
             raise Cancelled("the client is closed", reason=CLIENT_CLOSED)
 
     async def _wait(self, seconds: float) -> None:
-        """Until then, or until the client is closed."""
+        """Waits this long, or until the client is closed."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._closing.wait(), seconds)
 
     def _check_why(self) -> None:
-        """Where a call raised CancelledError: Cancelled if it was this client's end, and nobody cancelled the task."""
+        """Raises Cancelled if a call's CancelledError came from closing this client, not from cancelling the task."""
         task = asyncio.current_task()
-        # Python 3.10 cannot tell.
+        # Python 3.10 has no Task.cancelling.
         cancelling = getattr(task, "cancelling", int)()
         if not cancelling:
             self._check_open()
 
 
 class AsyncStream(AsyncIterator[Chunk]):
-    """The chunks of an answer, as they come. For one task at a time.
+    """The chunks of an answer, as they arrive. For one task at a time.
 
-    To stop before the end, close it, leave its async-with block, or break out of the loop over it while nobody
-    else refers to it: the service ends the generation and frees what it held.
+    To stop early, close it, leave its async-with block, or break out of the loop over it while nothing else
+    refers to it. The service then ends the generation and frees what it held.
     """
 
     def __init__(self, client: AsyncClient, progress: Progress, metadata: Mapping[str, str] | None) -> None:
@@ -219,7 +219,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
-        """Ends the call, if it is not over. Further chunks are not read."""
+        """Ends the call if it is not over. Further chunks are not read."""
         self._over = True
         if self._call is not None and self._client._process:
             self._call.cancel()
@@ -233,7 +233,7 @@ class AsyncStream(AsyncIterator[Chunk]):
         await self.aclose()
 
     def __del__(self) -> None:
-        # gRPC's call is referred to from its own tasks, and would go on. This may be another thread than the loop's.
+        # gRPC's own tasks refer to the call, so it would go on. This may run in another thread than the loop's.
         if self._call is not None and not self._over and self._client._process:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and the call with it
                 self._loop.call_soon_threadsafe(self._call.cancel)

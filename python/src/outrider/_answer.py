@@ -1,4 +1,4 @@
-"""What comes back from a generation."""
+"""The results of a generation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
     from google.protobuf.message import Message
 
-# "other" is one that a newer service has and this package doesn't know.
+# "other" stands for a value that a newer service has and this package doesn't know.
 TokenKind = Literal["accepted", "corrected", "bonus", "plain", "other"]
 FinishReason = Literal["stop", "length", "other"]
 
@@ -25,9 +25,9 @@ class TokenLogprob:
 
     Attributes:
         id: Its id.
-        text: Its text, to be shown.
+        text: Its text, for display.
         logprob: At most 0.
-        bytes: Its bytes, where they are no text by themselves, as of a part of a character; else empty.
+        bytes: Its bytes, if they are not valid text alone, such as part of a character; else empty.
     """
 
     id: int
@@ -38,7 +38,7 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class PositionLogprobs:
-    """How a position looked to the target: the token that stands there, and the most probable ones, best first."""
+    """The target's view of a position: the token at this position, and the most probable tokens, best first."""
 
     token: TokenLogprob
     top: tuple[TokenLogprob, ...]
@@ -49,11 +49,11 @@ class Usage:
     """Counts and times of a generation.
 
     Attributes:
-        prompt_tokens: Tokens of the prompt, the one that the tokenizer begins with included.
-        completion_tokens: Tokens of the answer, those of `resume_from` included.
-        cached_prompt_tokens: Tokens of the prompt that were not computed, since an earlier request began alike.
+        prompt_tokens: Tokens of the prompt, including the one that the tokenizer puts first.
+        completion_tokens: Tokens of the answer, including those of `resume_from`.
+        cached_prompt_tokens: Tokens of the prompt that were not computed, since an earlier request began with them.
         first_token_seconds: From receipt of the request to the first token.
-        decode_seconds: From there to the last one.
+        decode_seconds: From then to the last token.
     """
 
     prompt_tokens: int
@@ -70,10 +70,10 @@ class Speculation:
 
     Attributes:
         drafted: Tokens proposed to the target.
-        accepted: Of those, kept by the target, up to the token that ends the text.
-        emitted_accepted: Tokens of the answer that were drafted and kept.
-        emitted_corrected: Tokens of the answer that stand for a rejected one.
-        emitted_bonus: Tokens of the answer that followed a draft that was kept whole.
+        accepted: Drafted tokens that the target accepted, up to the token that ends the text.
+        emitted_accepted: Tokens of the answer that were drafted and accepted.
+        emitted_corrected: Tokens of the answer that replace a rejected one.
+        emitted_bonus: Tokens of the answer that follow a draft that was fully accepted.
         emitted_plain: Tokens of the answer from rounds without a draft.
         rounds: Calls of the target.
         drafts: Rounds that had a draft.
@@ -82,19 +82,19 @@ class Speculation:
         exact: The text has the target's distribution; False only with `lenience` below 1.
         drafted_per_position: Drafted tokens by position in the draft.
         accepted_per_position: Accepted tokens by position in the draft.
-        expected_acceptance: What the two distributions lead to expect, by position reached; token rule only.
-        observed_over_expected: Accepted over expected accepted tokens; tends to 1. Token rule only.
-        ahead_rounds: Rounds whose outcome was drafted for while they were verified.
-        ahead_hits: Of those, rounds whose outcome was among what was drafted for.
-        schedule: "run_ahead" if there were any, else "lockstep".
+        expected_acceptance: The acceptance that the two distributions predict at positions reached; token rule only.
+        observed_over_expected: Accepted tokens divided by their expectation; tends to 1. Token rule only.
+        ahead_rounds: Rounds for whose likely outcomes tokens were drafted while they were verified.
+        ahead_hits: Those of ahead_rounds whose actual outcome was among the outcomes drafted for.
+        schedule: "run_ahead" if ahead_rounds is above 0, else "lockstep".
         tree_rounds: Rounds whose draft was a tree.
-        offered_per_rank: Nodes of trees that follow a kept one, by their place among their siblings.
-        accepted_per_rank: Of those, kept ones.
-        accepted_after_end: Drafted tokens that the target kept behind the one that ends the text; in no other count.
+        offered_per_rank: Tree nodes whose parent is accepted or the last committed token, by rank among their siblings.
+        accepted_per_rank: The accepted ones among them.
+        accepted_after_end: Drafted tokens that the target accepted after the token that ends the text; not part of it.
         prediction_tokens: Tokens of the request's prediction.
-        accepted_prediction_tokens: Of `accepted`, those that were drafted from it.
-        mean_round_acceptance: Mean over rounds with a draft of the accepted share of its tokens; 0 without any.
-        rounds_per_accepted: Rounds with a draft, by how many of its tokens were kept.
+        accepted_prediction_tokens: The part of `accepted` that was drafted from the prediction.
+        mean_round_acceptance: Mean, over rounds with a draft, of the accepted share of its tokens; 0 without any.
+        rounds_per_accepted: Rounds with a draft, by the number of its tokens that count in `accepted`.
     """
 
     drafted: int
@@ -127,27 +127,27 @@ class Speculation:
 
 @dataclass(frozen=True)
 class Round:
-    """What happened in one round; times are in microseconds.
+    """One round; times are in microseconds.
 
     Attributes:
-        round: Counts from 0.
+        round: The round's number, from 0.
         drafted: Tokens proposed, in order.
         drafted_text: Their texts.
-        accepted: How many of them were kept.
-        token: The token after them.
+        accepted: The number of accepted tokens.
+        token: The token that follows the accepted ones.
         token_text: Its text.
-        kind: Where it came from.
-        draft_us: Waiting for the proposal. One of the target's own was made in the round before, and counts here.
-        draft_compute_us: Of that, the draft server's own time, or the target's.
-        verify_us: Waiting for the verdict.
-        verify_compute_us: Of that, the target server's own time.
-        round_us: The whole round.
-        draft_bytes: What the drafted tokens and their distributions took on the wire.
-        drafted_ahead: They were begun while the round before was verified.
-        branches: Outcomes of this round that were drafted for while it was verified.
-        parents: Of a tree, the index of the token that each one follows, -1 for the last committed one. Of a chain,
-            empty.
-        path: Of a tree, the indices of those that were kept.
+        kind: The origin of `token`.
+        draft_us: Time waiting for the proposal. A target's own proposal was made in the round before, and counts here.
+        draft_compute_us: The part of draft_us that the draft server, or the target for its own proposal, reports.
+        verify_us: Time waiting for the verdict.
+        verify_compute_us: The part of verify_us that the target server reports.
+        round_us: Duration of the round.
+        draft_bytes: Size on the wire of the drafted tokens and their distributions.
+        drafted_ahead: Their drafting began while the previous round was verified.
+        branches: The number of this round's possible outcomes for which tokens were drafted while it was verified.
+        parents: For a tree, the index of the parent of each drafted token, -1 for the last committed token. Empty for
+            a chain.
+        path: For a tree, the indices of the accepted tokens.
     """
 
     round: int
@@ -176,9 +176,9 @@ class Finish:
     Attributes:
         reason: "stop" for an end id, stop id or stop string; "length" for max_tokens or a full context.
         stop_string: The stop string that matched, if one did.
-        usage: What was used.
-        speculation: How the speculation went. Of a beam search it is in the first text's only, in steps of the search.
-        score: Only of a beam search: what the text was ranked by.
+        usage: Counts and times.
+        speculation: How the speculation went. For a beam search, only in the first text, and in steps of the search.
+        score: Only for a beam search: the score that ranks the text.
     """
 
     reason: FinishReason
@@ -194,7 +194,7 @@ class EchoedPrompt:
 
     Attributes:
         text: Its text, without special tokens.
-        first: Its first token, of which `logprob` says nothing, as nothing comes before it.
+        first: Its first token. Its `logprob` has no meaning, since nothing comes before it.
     """
 
     text: str
@@ -203,21 +203,21 @@ class EchoedPrompt:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of an answer: what one round committed.
+    """A piece of an answer: the tokens of one round, or of several that ended together.
 
     Attributes:
-        text: Text that these tokens released, perhaps none; never cut inside a character.
+        text: Text that these tokens released; may be empty. Never cut inside a character.
         tokens: Their ids.
-        kinds: Where each came from.
-        texts: What each of them released; `text` is these joined.
-        position: Index in the answer of the first of them.
-        sample: Which of several samples this is a piece of.
-        prompt: The prompt, if it was asked for; in the first chunk of the first sample.
-        prompt_tokens: Tokens of the prompt; in the first chunk of each sample, else 0.
-        logprobs: One for each token, if they were asked for.
-        prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for. Those of a long prompt
+        kinds: The origin of each token.
+        texts: The text that each token released; `text` is these joined.
+        position: Index in the answer of the first token.
+        sample: The index of the sample that this chunk belongs to.
+        prompt: The prompt, if requested; in the first chunk of the first sample.
+        prompt_tokens: Tokens of the prompt; in each sample's first chunk, but after those with only prompt_logprobs.
+        logprobs: One for each token, if requested.
+        prompt_logprobs: For the prompt's tokens from the second on, if requested. Those of a long prompt
             come in several chunks, of which only the last has a token.
-        trace: The round, if it was asked for.
+        trace: The round, if requested.
         finish: Only in the last chunk of a sample.
     """
 
@@ -241,18 +241,18 @@ class Completion:
 
     Attributes:
         text: The text.
-        tokens: Its ids.
-        kinds: Where each came from.
-        texts: What each of them added to the text.
+        tokens: Its token ids.
+        kinds: The origin of each token.
+        texts: The text that each token added.
         finish_reason: "stop" for an end id, stop id or stop string; "length" for max_tokens or a full context.
         stop_string: The stop string that matched, if one did.
-        usage: What was used.
-        speculation: How the speculation went. Of an answer that was resumed: how its last part went.
-        score: Only of a beam search: what the text was ranked by.
-        prompt: The prompt, if it was asked for; only of the first sample.
-        logprobs: One for each token, if they were asked for.
-        prompt_logprobs: Of the prompt's tokens from the second on, if they were asked for.
-        trace: The rounds, if they were asked for.
+        usage: Counts and times.
+        speculation: How the speculation went. For an answer that was resumed: only its last part.
+        score: Only for a beam search: the score that ranks the text.
+        prompt: The prompt, if requested; only for the first sample.
+        logprobs: One for each token, if requested.
+        prompt_logprobs: For the prompt's tokens from the second on, if requested.
+        trace: The rounds, if requested.
     """
 
     text: str
@@ -271,7 +271,7 @@ class Completion:
 
 
 def join(chunks: Iterable[Chunk]) -> list[Completion]:
-    """The completion of each sample, in order; the chunks are those of a whole answer."""
+    """The completion of each sample, in order; `chunks` are all chunks of an answer."""
     samples: dict[int, list[Chunk]] = {}
     for chunk in chunks:
         samples.setdefault(chunk.sample, []).append(chunk)
@@ -299,7 +299,7 @@ def _join_sample(chunks: Sequence[Chunk]) -> Completion:
 
 
 def to_chunk(response: inference_pb2.GenerateResponse) -> Chunk:
-    """A message of the stream, as callers see it."""
+    """Converts a message of the stream to the form that callers see."""
     tokens = response.tokens
     return Chunk(
         text=response.text,
@@ -321,9 +321,9 @@ T = TypeVar("T")
 
 
 def plain(cls: type[T], message: Message, **given: Any) -> T:
-    """A `cls` whose fields are those of the same names in the message, but for the ones that are given."""
+    """Makes a `cls` from the message's fields of the same names, except those in `given`."""
     values = {
-        # Repeated fields are the only ones that have an extend.
+        # Only repeated fields have `extend`.
         field.name: tuple(value) if hasattr(value := getattr(message, field.name), "extend") else value
         for field in fields(cls)  # type: ignore[arg-type]
         if field.name not in given
@@ -332,7 +332,7 @@ def plain(cls: type[T], message: Message, **given: Any) -> T:
 
 
 def enum_name(enum: EnumTypeWrapper, number: int, prefix: str) -> str:
-    """DRAFTER_KIND_MODEL is "model"; a number that has no name here is "other"."""
+    """DRAFTER_KIND_MODEL becomes "model"; a number that has no name here becomes "other"."""
     return enum.Name(number).removeprefix(prefix).lower() if number and number in enum.values() else "other"
 
 

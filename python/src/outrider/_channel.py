@@ -1,4 +1,4 @@
-"""How a channel to a coordinator is made: its arguments, TLS, and the token."""
+"""Makes channels to a coordinator: their arguments, TLS, and the token."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from outrider._errors import field_error
 if TYPE_CHECKING:
     from typing import Any
 
-# A file, or PEM itself.
+# A file's path, or PEM itself.
 Pem = str | os.PathLike[str] | bytes
-# A token, or what is asked for the current one before each call (from a thread of gRPC's).
+# A token, or a function that returns the current one before each call (in one of gRPC's threads).
 Token = str | Callable[[], str]
 
-# As between the services (common/rpc/server.cc), but for the time that a connection may take to come about: a
+# The services use the same options among themselves (common/rpc/server.cc), except for the connection timeout: a
 # client can be far away.
 _MAX_MESSAGE_BYTES = 64 << 20
 _OPTIONS: dict[str, Any] = {
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, Any] = {
     "grpc.initial_reconnect_backoff_ms": 100,
     "grpc.min_reconnect_backoff_ms": 5_000,
     "grpc.max_reconnect_backoff_ms": 500,
-    # http_proxy is meant for other programs; grpc_proxy is for those who want one here.
+    # http_proxy is meant for other programs; users who want a proxy here can set grpc_proxy.
     **({} if "grpc_proxy" in os.environ else {"grpc.enable_http_proxy": 0}),
     "grpc.primary_user_agent": f"outrider-python/{version('outrider')}",
 }
@@ -41,15 +41,15 @@ _OPTIONS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Tls:
-    """A connection that is encrypted, to a server that has proven who it is.
+    """An encrypted connection to a server that has proven its identity.
 
-    Each of the files is given by its path, or as PEM in bytes.
+    Each file is given by its path, or as PEM in bytes.
 
     Attributes:
-        ca: Certificates that the server's must lead to. None: those of the system.
-        certificate: For a server that asks its clients for one, the chain of ours, ours first.
+        ca: Root certificates that verify the server's certificate. None: those of the system.
+        certificate: For a server that asks for client certificates: the client's chain, its own certificate first.
         key: Its private key.
-        server_name: The name that the server's certificate must have, if it is not the address's.
+        server_name: The name that the server's certificate must have, if it differs from the address.
     """
 
     ca: Pem | None = None
@@ -64,7 +64,7 @@ class Tls:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Everything that a channel is made from; `credentials` None is plaintext."""
+    """Everything that a channel is made from; if `credentials` is None, it is plaintext."""
 
     address: str
     credentials: grpc.ChannelCredentials | None
@@ -72,7 +72,7 @@ class Endpoint:
 
 
 class OneProcess:
-    """The process that something of gRPC's is for. A forked one has none of gRPC's threads, and would wait for them."""
+    """The process that owns gRPC objects. A forked process has none of gRPC's threads and would wait for them."""
 
     def __init__(self) -> None:
         """This process."""
@@ -82,13 +82,13 @@ class OneProcess:
         return os.getpid() == self._id
 
     def check(self) -> None:
-        """RuntimeError in any other process."""
+        """Raises RuntimeError in any other process."""
         if not self:
             raise RuntimeError("a client does not survive a fork: make one in the new process, or start that by spawn")
 
 
 def endpoint(address: str, tls: Tls | None, token: Token | None) -> Endpoint:
-    """Reads files, so that what is missing is said when the client is made. ValueError for what contradicts itself."""
+    """Reads the files now, so that a missing one fails early. Raises ValueError for contradictory arguments."""
     _check_address(address)
     options = dict(_OPTIONS)
     if tls is None:
@@ -106,7 +106,7 @@ def endpoint(address: str, tls: Tls | None, token: Token | None) -> Endpoint:
 
 
 def _check_address(address: str) -> None:
-    """GRPC counts a port of 99999 from 0 again, and calls port 443 where there is none."""
+    """Checks what gRPC does not: it takes port 99999 modulo 65536, and uses port 443 if there is none."""
     host, _, port = address.rpartition(":")
     is_port = re.fullmatch("[0-9]{1,5}", port) is not None and 0 < int(port) < 1 << 16
     is_host = re.fullmatch(r"\[[^]]+\]|[^:/]+", host) is not None
@@ -115,7 +115,7 @@ def _check_address(address: str) -> None:
 
 
 def to_metadata(metadata: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """For gRPC, which calls it an internal error when it refuses to send a key or a value."""
+    """Converts metadata for gRPC, which reports keys and values that it refuses as internal errors."""
     for key, value in (metadata or {}).items():
         if not re.fullmatch("[a-z0-9_.-]+", key) or key.startswith("grpc-") or key.endswith("-bin"):
             allowed = "a-z, 0-9, '_', '.' and '-', without grpc- before or -bin after them"

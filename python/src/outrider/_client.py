@@ -36,8 +36,8 @@ class Client:
         with Client("127.0.0.1:7070") as client:
             print(client.generate("The sea was calm", max_tokens=40).text)
 
-    The connection comes about with the first call, and again whenever it was lost. What can be asked of a
-    generation is in `Options`. A process that is forked needs a client of its own: there, this one raises
+    The client connects at the first call, and again whenever the connection was lost. `Options` lists the options
+    of a generation. A forked process needs its own client: there, this one raises
     RuntimeError.
     """
 
@@ -50,17 +50,17 @@ class Client:
         token: Token | None = None,
         retries: Retries | None = None,
     ) -> None:
-        """Connects to nothing yet.
+        """Does not connect yet.
 
         Args:
             address: "HOST:PORT" or "unix:PATH".
-            timeout: Seconds that a generation may take in all, retries included. None: no limit.
+            timeout: The most seconds that a generation may take in all, retries included. None: no limit.
             tls: How to encrypt. None: plaintext.
             token: Sent with each call as "authorization: Bearer ..."; only with `tls`.
-            retries: When a call is tried again. None: `Retries()`.
+            retries: When to retry a call. None: `Retries()`.
 
         Raises:
-            ValueError: The address is none, or the arguments contradict each other.
+            ValueError: The address is invalid, or the arguments contradict each other.
             OSError: A file of `tls` cannot be read.
         """
         at = endpoint(address, tls, token)
@@ -94,8 +94,8 @@ class Client:
         """The continuation of a prompt, which is text, token ids or a conversation.
 
         Args:
-            prompt: What to continue.
-            timeout: Instead of the client's.
+            prompt: The text, token ids or conversation to continue.
+            timeout: Replaces the client's timeout.
             metadata: Sent with the call, such as a traceparent.
             **options: See `Options`.
 
@@ -116,7 +116,7 @@ class Client:
     ) -> list[Completion]:
         """`n` continuations of a prompt, which is computed once. Arguments and errors are those of `generate`.
 
-        Once it has begun, a call for more than one is not resumed: it raises Unavailable.
+        A call for more than one continuation is not resumed once it has begun: it raises Unavailable.
         """
         with self._stream(prompt, n, timeout, metadata, options) as chunks:
             return join(chunks)
@@ -130,7 +130,7 @@ class Client:
         metadata: Mapping[str, str] | None = None,
         **options: Unpack[Options],
     ) -> Stream:
-        """The chunks of a continuation, or of `n`, as they come. Arguments and errors are those of `generate`.
+        """The chunks of a continuation, or of `n`, as they arrive. Arguments and errors are those of `generate`.
 
         Example:
             for chunk in client.stream("The sea was calm", max_tokens=40):
@@ -139,7 +139,7 @@ class Client:
         return self._stream(prompt, n, timeout, metadata, options)
 
     def describe(self, *, timeout: float | None = 5.0) -> Description:
-        """What is being served, by what, and in which state."""
+        """Describes what is served, by which servers, and their state."""
         attempts = Attempts(self._retries, timeout)
         while True:
             self._check_open()
@@ -150,7 +150,7 @@ class Client:
             self._closed.wait(wait)
 
     def close(self) -> None:
-        """Ends what is running, with `Cancelled`, and the connection."""
+        """Ends running calls, which raise `Cancelled`, and closes the connection."""
         self._closed.set()
         if self._process:
             self._channel.close()
@@ -174,17 +174,17 @@ class Client:
 
 
 class _Call(Protocol):
-    """A call of gRPC's, as far as it is used here."""
+    """The methods of gRPC's call that are used here."""
 
     def __next__(self) -> inference_pb2.GenerateResponse: ...
     def cancel(self) -> bool: ...
 
 
 class Stream(Iterator[Chunk]):
-    """The chunks of an answer, as they come. Not for several threads at once, but for `close`.
+    """The chunks of an answer, as they arrive. Only `close` may be called from another thread at the same time.
 
-    To stop before the end, close it, leave its with-block, or break out of the loop over it while nobody else
-    refers to it: the service ends the generation and frees what it held.
+    To stop early, close it, leave its with-block, or break out of the loop over it while nothing else
+    refers to it. The service then ends the generation and frees what it held.
     """
 
     def __init__(self, client: Client, progress: Progress, metadata: Mapping[str, str] | None) -> None:
@@ -216,7 +216,7 @@ class Stream(Iterator[Chunk]):
         raise StopIteration
 
     def close(self) -> None:
-        """Ends the call, if it is not over. Further chunks are not read."""
+        """Ends the call if it is not over. Further chunks are not read."""
         self._over = True
         if self._call is not None and self._client._process:
             self._call.cancel()

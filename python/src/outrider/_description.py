@@ -1,4 +1,4 @@
-"""What a coordinator says about itself."""
+"""A coordinator's description of itself."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class ProposerInfo:
     """A way in which a target proposes tokens itself.
 
     Attributes:
-        proposer: "medusa", "blockwise", "eagle", "layer_skip" or "pass", as the option `drafter` names it.
-        max_draft_tokens: Most tokens that it proposes for a round.
-        greedy: It takes the likeliest token, and never draws.
+        proposer: "medusa", "blockwise", "eagle", "layer_skip" or "pass", as in the option `drafter`.
+        max_draft_tokens: The longest chain or deepest tree that it proposes for a round.
+        greedy: It always takes the likeliest token and never draws.
     """
 
     proposer: str
@@ -29,27 +29,27 @@ class ServerInfo:
 
     Attributes:
         model: Its model's name.
-        version: Of the server.
+        version: The server's version.
         device: "cpu", "cuda:0".
-        dtype: "float32", "bfloat16", "int8".
-        weight_bytes: Of the weights that every step reads: all but the embedding, unless the head is the same memory.
-        vocab_size: Tokens of the vocabulary.
-        max_context: Most tokens of a sequence, prompt and answer.
-        max_draft_tokens: Most drafted tokens in a round.
+        dtype: "float32", "bfloat16", "int8", "fp8", or "packed" as in the model's file.
+        weight_bytes: Of the weights that every step reads: all but the embedding, unless the head shares its memory.
+        vocab_size: Size of the vocabulary.
+        max_context: The most tokens of a sequence, prompt and answer.
+        max_draft_tokens: The most drafted tokens in a round.
         kv_blocks: Blocks of the KV cache.
-        block_size: Tokens a block.
+        block_size: Tokens in a block.
         eos_ids: Ids that end a text.
         boot_id: New for each start of the process.
-        fingerprint: Of the tokens that the model knows; draft and target have the same, unless their vocabularies
-            differ in size.
-        max_message_bytes: Largest message that it takes.
-        weights_hash: Of the weights; a target that restarts with others is not used.
-        engine: What computes: "native" or "torch".
+        fingerprint: Hash of the model's tokens; draft and target have the same, unless their vocabulary sizes or
+            EOS ids differ.
+        max_message_bytes: Largest message that it accepts.
+        weights_hash: Hash of the weights; a target that restarts with others is not used.
+        engine: The engine: "native" or "torch".
         row_invariant: Whether a token's results depend bit for bit only on the tokens before it.
-        numerics: What decides the last bits of a result, in words; empty: unknown.
-        max_tree_nodes: Most drafted tokens of a tree; 0: it takes only chains.
-        tree_row_invariant: row_invariant, for the tokens of a tree too.
-        inexact_trees: It takes trees also where they are not row_invariant and the tokens may depend on it.
+        numerics: Everything that decides the last bits of a result, in words; empty: unknown.
+        max_tree_nodes: The most drafted tokens of a tree; 0: it accepts only chains.
+        tree_row_invariant: As row_invariant, but also for the tokens of a tree.
+        inexact_trees: It accepts trees even if tree_row_invariant is False and the tokens may depend on it.
         proposers: How a target can propose tokens itself.
     """
 
@@ -83,13 +83,13 @@ class ServerState:
 
     Attributes:
         role: "target" or "draft".
-        address: Where it is.
+        address: Its address.
         up: It is connected and may be used.
-        going_away: It said that it is about to end.
-        sequences: Sequences of this coordinator that are there now.
-        load: Items that wait or are in progress there, of all who use it, as it said last.
-        info: Of the last connection; None before the first.
-        problem: Why it is not used; empty if it is, or if it cannot be reached.
+        going_away: It has announced that it is about to end.
+        sequences: Sequences of this coordinator that it holds now.
+        load: Items of all users that wait or are in progress there, by its last report.
+        info: Its ServerInfo at the last connection; None before the first.
+        problem: Why it is not used; empty if it is used or cannot be reached.
     """
 
     role: str
@@ -104,7 +104,7 @@ class ServerState:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What holds for requests that don't say otherwise; `draft_tokens` None: chosen round by round."""
+    """Defaults of requests; `draft_tokens` None: chosen for each round."""
 
     drafter: str
     draft_tokens: int | None
@@ -121,12 +121,12 @@ class Totals:
         rounds: Calls of the target.
         drafts: Rounds that had a draft.
         drafted: Tokens proposed to the target.
-        accepted: Of those, kept by the target.
+        accepted: Drafted tokens that the target accepted.
         emitted: Tokens in answers.
         observed_accepted: Accepted tokens of exact rounds of the token rule.
-        expected_accepted: What they should have come to.
-        ahead_rounds: Rounds whose outcome was drafted for while they were verified.
-        ahead_hits: Of those, rounds whose outcome was among what was drafted for.
+        expected_accepted: The expectation of observed_accepted.
+        ahead_rounds: Rounds for whose likely outcomes tokens were drafted while they were verified.
+        ahead_hits: Those of ahead_rounds whose actual outcome was among the outcomes drafted for.
     """
 
     rounds: int
@@ -142,21 +142,21 @@ class Totals:
 
 @dataclass(frozen=True)
 class Description:
-    """What is being served, by what, and in which state.
+    """What is served, by which servers, and their state.
 
     Attributes:
-        version: Of the coordinator.
-        target: One that is reachable; None when none is.
-        draft: One that is reachable; None when none is, or there is none.
+        version: The coordinator's version.
+        target: A reachable target; None if there is none.
+        draft: A reachable draft; None if there is none.
         servers: All targets and drafts, reachable or not.
-        mixed_numerics: Targets may compute other bits than one another.
-        degraded: There is a draft and it is not usable: requests are served plain.
+        mixed_numerics: Targets may compute different bits.
+        degraded: A draft is configured but not usable: requests are served without speculation.
         running: Requests in progress.
-        defaults: What holds for requests that don't say otherwise.
-        max_draft_tokens: Most drafted tokens that a request can ask for.
+        defaults: Defaults that a request can override.
+        max_draft_tokens: The most drafted tokens that a request can ask for.
         tokenizer_fingerprint: Hash of the tokenizer.
-        totals: How it goes.
-        tool_format: How the model writes calls of tools: "json", "llama", "hermes" or "mistral"; None without a chat
+        totals: Speculation since the coordinator started.
+        tool_format: How the model writes tool calls: "json", "llama", "hermes" or "mistral"; None without a chat
             template.
     """
 
@@ -186,7 +186,7 @@ def _server(info: sequence_pb2.ServerInfo) -> ServerInfo:
 
 
 def to_description(response: inference_pb2.DescribeResponse) -> Description:
-    """The answer to Describe, as callers see it."""
+    """Converts the answer to Describe to the form that callers see."""
     defaults = response.defaults
     return plain(
         Description,

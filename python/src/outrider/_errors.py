@@ -1,4 +1,4 @@
-"""What a call can raise."""
+"""Errors that a call can raise."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DETAILS = "grpc-status-details-bin"
-# The reason of what ends with its client.
+# The reason of errors that closing the client causes.
 CLIENT_CLOSED = "CLIENT_CLOSED"
 
 
 class OutriderError(Exception):
-    """A call that failed. The subclass says how; codes without one of their own raise this class itself.
+    """A call that failed. Most status codes have a subclass; the others raise this class itself.
 
     Attributes:
         code: gRPC's status code.
-        reason: What went wrong, in a word that stays the same, such as FIELD_INVALID or QUEUE_FULL
+        reason: The cause, as a stable word such as FIELD_INVALID or QUEUE_FULL
             (docs/protocol.md lists them). The code's name if there was no answer that could give one.
-        metadata: What belongs to the reason.
-        retry_after: Seconds after which the server wants to be asked again, if it said so.
+        metadata: The details of the reason.
+        retry_after: Seconds after which the server wants the call again, if it said so.
     """
 
     _default_code: ClassVar[grpc.StatusCode] = grpc.StatusCode.UNKNOWN
@@ -56,31 +56,31 @@ class OutriderError(Exception):
 
 
 class InvalidArgument(OutriderError):
-    """The request is wrong; `field` names the part that is, and `metadata["range"]` what it may be."""
+    """The request is wrong; `field` names the wrong part, and `metadata["range"]` its allowed values."""
 
     _default_code = grpc.StatusCode.INVALID_ARGUMENT
 
 
 class FailedPrecondition(OutriderError):
-    """The service is not in a state for this request."""
+    """The service is not in a state that allows this request."""
 
     _default_code = grpc.StatusCode.FAILED_PRECONDITION
 
 
 class Unauthenticated(OutriderError):
-    """There is no token, or the service doesn't know it."""
+    """The token is missing, or the service doesn't know it."""
 
     _default_code = grpc.StatusCode.UNAUTHENTICATED
 
 
 class PermissionDenied(OutriderError):
-    """The token is known, and not good for this call."""
+    """The token is known but does not permit this call."""
 
     _default_code = grpc.StatusCode.PERMISSION_DENIED
 
 
 class ResourceExhausted(OutriderError):
-    """The service has too much to do; `retry_after` says when to come back."""
+    """The service is overloaded; `retry_after` says when to try again."""
 
     _default_code = grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -92,31 +92,31 @@ class DeadlineExceeded(OutriderError):
 
 
 class Cancelled(OutriderError):
-    """The call was ended from this side, by closing its client for instance."""
+    """This side ended the call, for instance by closing its client."""
 
     _default_code = grpc.StatusCode.CANCELLED
 
 
 class Unavailable(OutriderError):
-    """The service is not reachable, or went away, and did not come back while the call was retried."""
+    """The service could not be reached, or went away and did not come back while the call was retried."""
 
     _default_code = grpc.StatusCode.UNAVAILABLE
 
 
 class Internal(OutriderError):
-    """A defect on the other side, or between the two."""
+    """A defect of the service, or of something between it and the client."""
 
     _default_code = grpc.StatusCode.INTERNAL
 
 
 class Unimplemented(OutriderError):
-    """What answers at the address is not a coordinator, or an older one."""
+    """The server at the address is not a coordinator, or an older one."""
 
     _default_code = grpc.StatusCode.UNIMPLEMENTED
 
 
 class DataLoss(OutriderError):
-    """The answer ended without its end, or with a gap."""
+    """The answer lacks its end, or has a gap."""
 
     _default_code = grpc.StatusCode.DATA_LOSS
 
@@ -140,7 +140,7 @@ _CLASSES: dict[grpc.StatusCode, type[OutriderError]] = {
 
 
 def field_error(field: str, allowed: str, problem: str) -> InvalidArgument:
-    """The service's own error for a wrong field, for what cannot even be sent."""
+    """The service's own error for a wrong field, for values that cannot be sent at all."""
     return InvalidArgument(
         f"{field}: {problem}; allowed: {allowed}",
         reason="FIELD_INVALID",
@@ -149,8 +149,8 @@ def field_error(field: str, allowed: str, problem: str) -> InvalidArgument:
 
 
 def from_rpc_error(error: grpc.RpcError) -> OutriderError:
-    """The error that a failed call of gRPC's, blocking or asyncio, stands for."""
-    # Pairs, whatever the declaration says.
+    """The error for a failed gRPC call, blocking or asyncio."""
+    # A sequence of pairs, whatever the declaration says.
     trailing: Any = error.trailing_metadata() or ()
     details = next((value for key, value in trailing if key == _DETAILS), b"")
     reason, metadata, retry_after = _parse(details)
@@ -164,7 +164,7 @@ def from_rpc_error(error: grpc.RpcError) -> OutriderError:
 
 
 def _parse(details: bytes) -> tuple[str, dict[str, str], float | None]:
-    """Reason, metadata and seconds to wait of a serialised google.rpc.Status; proxies send none, or anything."""
+    """Reason, metadata and retry delay of a serialised google.rpc.Status. Proxies may send none, or anything."""
     status, info, retry = status_pb2.Status(), error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
     retry_after = None
     try:

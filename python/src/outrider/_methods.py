@@ -1,4 +1,4 @@
-"""The methods of the public service, by name: the same for both kinds of channels."""
+"""The full names of the public service's methods, which both kinds of channels use."""
 
 from outrider.v1 import inference_pb2
 

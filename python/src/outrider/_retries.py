@@ -1,4 +1,4 @@
-"""When a call is tried again."""
+"""When a call is retried."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("outrider")
 
-# gRPC counts nanoseconds in 64 bits: a deadline that is further away would have passed.
+# gRPC counts nanoseconds in 64 bits: a deadline further away would already have passed.
 _NO_LIMIT = 100 * 365 * 86400.0
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How a call is tried again before its error is raised.
+    """How a call is retried before its error is raised.
 
-    Tried again is what ended with UNAVAILABLE, or with RESOURCE_EXHAUSTED and a time to come back after. The
-    waits double from `initial` to `maximum` seconds, each shortened at random by up to half, so that many
-    clients don't come back at once; a time that the server named is waited in full.
+    A call is retried if it ended with UNAVAILABLE, or with RESOURCE_EXHAUSTED and a retry delay. The
+    waits double from `initial` to `maximum` seconds, each shortened at random by up to half, so that
+    clients don't all come back at once. A delay that the server named is waited in full.
 
     Attributes:
-        budget: Seconds from a failure within which the call must get on; the error is raised as soon as the
-            next attempt would begin later. Tokens that arrive start it anew. 0: no retries.
+        budget: Seconds after a failure within which the call must make progress; the error is raised as soon as the
+            next attempt would begin later. Arriving tokens restart the budget. 0: no retries.
         initial: Seconds before the first retry.
-        maximum: Seconds that the wait grows to.
+        maximum: The longest wait in seconds.
     """
 
     budget: float = 10.0
@@ -48,7 +48,7 @@ class Attempts:
     """The attempts of one call, within a budget and a deadline."""
 
     def __init__(self, retries: Retries, timeout: float | None) -> None:
-        """ValueError for a timeout that is no number."""
+        """Raises ValueError for a timeout that is not a number."""
         if timeout is not None and math.isnan(timeout):
             raise ValueError("timeout: seconds are needed, or None for no limit")
         self._retries = retries
@@ -61,12 +61,12 @@ class Attempts:
         return None if self._deadline == math.inf else self._deadline - time.monotonic()
 
     def got_on(self) -> None:
-        """What failed before is forgotten."""
+        """Forgets earlier failures."""
         self._failing_since = None
         self._failed = 0
 
     def wait_after(self, error: OutriderError) -> float:
-        """Seconds to wait before the next attempt. Raises the error if there is to be none."""
+        """Seconds to wait before the next attempt. Raises the error if there is no next attempt."""
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now

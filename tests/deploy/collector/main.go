@@ -1,4 +1,4 @@
-// OpenTelemetry's collector with what the test of traces needs: OTLP in, OTLP over HTTP out.
+// OpenTelemetry's collector with the parts that the test of traces needs: OTLP in, OTLP over HTTP out.
 package main
 
 import (

@@ -6,7 +6,7 @@
 
 namespace outrider::emulation {
 
-// By the order in which the terms of a sum are added.
+// Algorithms differ in the order in which they add the terms of a sum.
 enum class Algorithm : uint64_t {
   kByBatch = 1,  // forwards in products of up to 16 rows, else backwards
   kForwards,
@@ -17,8 +17,8 @@ enum class Algorithm : uint64_t {
   kByPlace,  // forwards in even rows of a product, backwards in odd ones
 };
 
-// What is recommended for few rows and for many, best first: algorithms that will not do before one that
-// will, unless a test says something else.
+// The recommended algorithms for few rows and for many, best first. Unless a test changes them, an unusable
+// algorithm comes before a usable one.
 struct Recommendations {
   std::vector<Algorithm> few_rows = {Algorithm::kByBatch, Algorithm::kForwards};
   std::vector<Algorithm> many_rows = {Algorithm::kBackwards, Algorithm::kForwardsToo};

@@ -1,4 +1,4 @@
-// What the plug-in calls of cuBLASLt, on the host.
+// The functions of cuBLASLt that the plug-in calls, on the host.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -37,10 +37,10 @@ Recommendations& Recommended() {
   return recommended;
 }
 
-// What is computed at the same time. Products have whole tiles of both.
+// The size of a tile, which is computed at once. Products consist of whole tiles.
 constexpr size_t kRows = 16, kColumns = 2;
 
-// sums[c, r] = sum_k x[k, r] w[c, k], in either order.
+// sums[c, r] = sum_k x[k, r] w[c, k], with k in either order.
 void MultiplyTile(const float* x, const float* w, size_t depth, bool backwards, float* sums) {
   float tile[kColumns][kRows] = {};
   for (size_t i = 0; i < depth; ++i) {

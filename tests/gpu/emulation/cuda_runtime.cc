@@ -1,5 +1,5 @@
-// What the plug-in calls of CUDA's runtime, on the host: memory with an end, streams that never wait, and
-// graphs that record what is enqueued. Calls that CUDA forbids while a stream is captured spoil the capture.
+// The functions of CUDA's runtime that the plug-in calls, on the host: limited memory, streams that never
+// wait, and graphs that record work. Calls that CUDA forbids while a stream is captured spoil the capture.
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
@@ -33,13 +33,13 @@ bool allowed = true;
 thread_local Capture* capture = nullptr;  // cudaStreamCaptureModeThreadLocal
 thread_local cudaError_t last_error = cudaSuccess;
 
-// What a call returns, and what is asked for later.
+// Returns an error of a call, and keeps it for cudaGetLastError.
 cudaError_t Fail(cudaError_t error) {
   last_error = error;
   return error;
 }
 
-// Whether the thread captures a stream, which this call must not disturb.
+// Returns whether the thread captures a stream. If so, spoils the capture: this call is forbidden during one.
 bool Spoils() {
   if (capture == nullptr) return false;
   capture->spoilt = true;
@@ -52,7 +52,7 @@ cudaError_t Allocate(void** data, size_t bytes, bool on_device) {
   const std::lock_guard lock(mutex);
   if (on_device && used_bytes + bytes > kMemoryBytes) return Fail(cudaErrorMemoryAllocation);
   *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  std::memset(*data, 0xcd, bytes);  // as good as anything
+  std::memset(*data, 0xcd, bytes);  // any value will do
   allocations[*data] = on_device ? bytes : 0;
   used_bytes += allocations[*data];
   return cudaSuccess;

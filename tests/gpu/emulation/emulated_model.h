@@ -1,4 +1,4 @@
-// Models on the emulated GPU, and steps of theirs.
+// Models on the emulated GPU, and steps of such models.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,12 +17,12 @@ inline std::unique_ptr<Runner> LoadOnGpu(const RunnerOptions& options) {
   return Runner::Load(options, Gpu()).value();
 }
 
-// Steps of several sequences, with tasks and without, and what they say.
+// Runs steps of several sequences, with tasks and without, and returns their results.
 class Steps {
  public:
   explicit Steps(Runner& runner) : runner_(runner) {}
 
-  // A step of `sequences`, each `length` long with `rows` of them new. Returns logits and drafted tokens.
+  // A step of `sequences`, each of `length` tokens, `rows` of them new. Returns logits and drafted tokens.
   std::vector<float> Run(int sequences, int rows, int length, int draft_tokens) {
     const auto params = Params({.name = ""}, /*seed=*/1);
     std::vector<DeviceTask> tasks(draft_tokens > 0 ? static_cast<size_t>(sequences) : 0);

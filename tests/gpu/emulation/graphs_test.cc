@@ -1,5 +1,5 @@
-// What only an emulated GPU shows: which graphs there are, what is done where one cannot be made, and what
-// memory is for.
+// Tests that only an emulated GPU allows: which graphs exist, what happens if one cannot be made, and how
+// memory is used.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -49,7 +49,7 @@ TEST(EmulatedGraphs, OneCopyUploadsThePlansOfAllPasses) {
   }
 }
 
-// A product writes whole tiles of rows, those of idle tasks included.
+// A product writes whole tiles of rows, including those of idle tasks.
 TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
   const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   const auto params = Params({.name = ""}, /*seed=*/1);
@@ -82,7 +82,7 @@ TEST(EmulatedGraphs, DraftPassesLeaveTheLogitsOfTheHostAlone) {
   }
 }
 
-// CUDA keeps the error of a call until it is asked for, and the next launch is.
+// CUDA keeps the error of a call until it is read, and the next launch reads it.
 TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
   const std::unique_ptr<Runner> runner = LoadOnGpu(ModelOnGpu());
   Steps steps(*runner);
@@ -101,7 +101,7 @@ TEST(EmulatedGraphs, WhereNoneCanBeMadeStepsAreLaunchedDirectly) {
   EXPECT_EQ(of_five[1], of_five[0]);
   EXPECT_EQ(of_five[2], of_five[0]);
   EXPECT_EQ(emulation::Graphs().launched, before.launched);
-  // The graphs that there are stay in use.
+  // Existing graphs stay in use.
   EXPECT_EQ(of_three(), first);
   emulation::AllowGraphs(true);
   EXPECT_EQ(emulation::Graphs().launched, before.launched + 1);
@@ -121,7 +121,7 @@ TEST(EmulatedGraphs, OfOneStreamAreThereOnceAModelIsLoaded) {
   const emulation::GraphCounts after = emulation::Graphs();
   EXPECT_EQ(after.made, before.made);
   EXPECT_EQ(after.launched, before.launched + 8);
-  EXPECT_EQ(after.uploaded, after.made);  // or the first launch would do it
+  EXPECT_EQ(after.uploaded, after.made);  // else the first launch would upload it
 }
 
 TEST(EmulatedGraphs, AModelHasThoseOfItsRoleOnceItIsLoaded) {
@@ -146,7 +146,7 @@ TEST(EmulatedGraphs, GoWithTheirModel) {
   EXPECT_EQ(kept(), before);
 }
 
-// A row of AddNorm and what its reductions keep do not fit into a thread block's memory.
+// A wider row of AddNorm and the memory of its reductions do not fit into a thread block's shared memory.
 TEST(EmulatedMemory, OfAThreadBlockHoldsNoWiderRow) {
   const DecoderConfig spec = {
       .vocab_size = 256, .hidden_size = 12288, .intermediate_size = 96, .head_dim = 64};
@@ -171,7 +171,7 @@ TEST(EmulatedMemory, ThePoolLeavesRoomForGraphs) {
   size_t free_bytes = 0, all_bytes = 0;
   ASSERT_EQ(cudaMemGetInfo(&free_bytes, &all_bytes), cudaSuccess);
   EXPECT_GT(runner->kv_blocks(), 1000);
-  // The common ones are made already; 128 are kept.
+  // The common graphs are made already; at most 128 are kept.
   EXPECT_GT(free_bytes, 30 * emulation::kGraphBytes);
   EXPECT_LT(free_bytes, 128 * emulation::kGraphBytes);
 }

@@ -19,7 +19,7 @@ using emulation::Enqueue;
 
 const uint16_t* Bits(const void* values) { return static_cast<const uint16_t*>(values); }
 
-// Does a row alone.
+// The only thread of a row.
 struct OneThread {
   int rank() const { return 0; }
   int size() const { return 1; }
@@ -27,8 +27,8 @@ struct OneThread {
   float Max(float value) const { return value; }
 };
 
-// One after another, the threads of a head, which meet once: the first time around each leaves its value and
-// goes no further than it has to, the second time each has the sum of all.
+// A thread of a head. The threads run one after another, in two passes: in the first each adds its value to
+// the sum, and in the second each has the sum of all.
 class HeadThread {
  public:
   HeadThread(int rank, int size, bool adds, float* sum) : rank_(rank), size_(size), adds_(adds), sum_(sum) {}
@@ -72,8 +72,8 @@ Split ReadSplit(const AttentionArguments& a, const AttentionItems& items, int it
   return split;
 }
 
-// A query's attention over its positions in a split, to out [head_dim]. Returns the base-2 logarithm of the
-// sum of the weights.
+// Writes a query's attention over its positions in a split to out [head_dim]. Returns the base-2 logarithm of
+// the sum of the weights.
 float AttendSplit(const AttentionArguments& a, const Split& split, const uint16_t* query, int position,
                   uint16_t* out) {
   constexpr float kNever = -5e4f;
@@ -235,7 +235,7 @@ cudaError_t LaunchFill(Operand operand, void* to, size_t count, uint64_t seed, c
     uint64_t bits = seed;
     for (size_t i = 0; i < count; ++i) {
       bits = bits * 6364136223846793005u + 1442695040888963407u;
-      // The exponent of a number in [1, 2) or of up to seven powers of two below.
+      // The exponent is that of a number in [1, 2), or up to seven smaller.
       const uint16_t high = static_cast<uint16_t>(bits >> 48);
       if (operand == Operand::kFp8) {
         static_cast<uint8_t*>(to)[i] = (high & 0x7f) == 0x7f ? 0x7e : high & 0xff;

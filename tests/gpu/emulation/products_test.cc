@@ -1,5 +1,5 @@
-// What only an emulated GPU shows: which algorithms are chosen for matrix products, and what is done where
-// one will not do.
+// Tests that only an emulated GPU allows: which algorithms are chosen for matrix products, and what happens
+// if one is not usable.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -17,7 +17,7 @@ namespace {
 using emulation::Algorithm;
 using ::testing::HasSubstr;
 
-// Lets other algorithms be recommended until its end.
+// Replaces the recommended algorithms during its lifetime.
 class Recommended {
  public:
   Recommended(std::vector<Algorithm> few_rows, std::vector<Algorithm> many_rows) {
@@ -34,7 +34,7 @@ std::unique_ptr<cuda::Matmul> NewMatmul(const std::string& choices_file = "") {
   return cuda::Matmul::Create(cuda::Operand::kBFloat16, choices_file, /*stream=*/nullptr).value();
 }
 
-// With one plan.
+// A Matmul with one plan.
 std::unique_ptr<cuda::Matmul> Planned(const std::string& choices_file = "") {
   std::unique_ptr<cuda::Matmul> matmul = NewMatmul(choices_file);
   EXPECT_EQ(matmul->Plan(kColumns, kDepth).value(), 0);
@@ -43,7 +43,7 @@ std::unique_ptr<cuda::Matmul> Planned(const std::string& choices_file = "") {
 
 cuda::MatmulChoice ChoiceOf(const cuda::Matmul& matmul) { return *matmul.choices().Find(kColumns, kDepth); }
 
-// The algorithms for few rows and for many.
+// The algorithms that are chosen for few rows and for many.
 std::pair<Algorithm, Algorithm> Chosen() {
   const cuda::MatmulChoice choice = ChoiceOf(*Planned());
   return {static_cast<Algorithm>(choice.few_rows.words[0]),

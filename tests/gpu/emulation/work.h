@@ -24,10 +24,10 @@ GraphCounts Graphs();
 // How many copies to the device were enqueued so far, those of graphs not included.
 int CopiesToDevice();
 
-// Fails a kernel's launch: cudaGetLastError says so.
+// Makes a kernel's launch fail: cudaGetLastError returns the error.
 void FailLaunch(cudaError_t error);
 
-// Whether graphs can be made, as they can at first.
+// Sets whether graphs can be made. At first they can.
 void AllowGraphs(bool allow);
 
 // The GPU's memory, and what a graph takes of it.

@@ -1,6 +1,6 @@
 {{/*
-Interprets what deploy/kubernetes uses of kustomize. So the chart has no copy of a manifest, and no second list of which
-component changes what. `objects` is always a dictionary from "Kind/name" to the object, which templates change in place.
+Interprets the part of kustomize that deploy/kubernetes uses. So the chart has no copy of a manifest, and no second list of
+the changes that each component makes. `objects` is always a dictionary from "Kind/name" to the object, which templates change in place.
 */}}
 
 {{/* Adds to .objects what kustomization.yaml in .folder defines, and makes the changes that it asks for. */}}
@@ -51,8 +51,8 @@ component changes what. `objects` is always a dictionary from "Kind/name" to the
 {{- end }}
 
 {{/*
-A strategic merge: null removes, and elements of these lists are merged with those that have the same name or path. Those
-of the patch come first, as kustomize has them.
+A strategic merge: null removes a field, and elements of the lists below are merged with those of the same name or path.
+Elements of the patch come first, as in kustomize.
 */}}
 {{- define "outrider.merge" -}}
 {{- $keys := dict "containers" "name" "initContainers" "name" "volumes" "name" "volumeMounts" "mountPath" }}
@@ -113,7 +113,7 @@ of the patch come first, as kustomize has them.
 {{- end }}
 {{- end }}
 
-{{/* Follows .path from .object. Sets .owner and .field, where it ends, .index if that field is a list, and .value. */}}
+{{/* Follows .path from .object. Sets .owner and .field to where the path ends, .index if that field is a list, and .value. */}}
 {{- define "outrider.locate" -}}
 {{- $_ := set . "value" .object }}
 {{- range splitList "/" (trimPrefix "/" .path) }}

@@ -1,4 +1,4 @@
-{{/* Values that exclude each other, or that need others: each ends the rendering with what is wrong. The rest is the schema's. */}}
+{{/* Refuses values that exclude each other or that need others: rendering fails with the reason. The schema checks the rest. */}}
 
 {{- define "outrider.refuse" -}}
 {{- $v := .Values }}
@@ -44,7 +44,7 @@
 {{- end }}
 {{- end }}
 
-{{/* A server with fewer sequences than its coordinators have requests would evict what is in use. */}}
+{{/* A server with fewer sequences than its coordinators have requests would evict sequences in use. */}}
 {{- define "outrider.refuse.sequences" -}}
 {{- $v := .root.Values }}
 {{- $most := int (get .objects "Deployment/outrider-coordinator").spec.replicas }}

@@ -1,4 +1,4 @@
-{{/* What the values change in the objects that outrider.kustomize made. Each template changes .objects in place. */}}
+{{/* Applies the values to the objects that outrider.kustomize made. Each template changes .objects in place. */}}
 
 {{/* A flag's or setting's value as text: numbers as they were written. */}}
 {{- define "outrider.text" -}}
@@ -11,7 +11,7 @@
 {{- with $image.registry }}{{ trimSuffix "/" . }}/{{ end }}{{ .image }}:{{ $image.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
-{{/* Settings, replicas and pod of .role, which is coordinator, draft or target. */}}
+{{/* Applies settings, replicas and the pod's values of .role, which is coordinator, draft or target. */}}
 {{- define "outrider.role" -}}
 {{- $name := printf "outrider-%s" .role }}
 {{- $values := index .root.Values .role }}
@@ -39,7 +39,7 @@
 {{- include "outrider.pod" (dict "pod" $pod "root" .root) }}
 {{- end }}
 
-{{/* Images, and the names of Secrets and of the claim, in the pod .pod. */}}
+{{/* Sets the images, and the names of Secrets and of the claim, in the pod .pod. */}}
 {{- define "outrider.pod" -}}
 {{- $values := .root.Values }}
 {{- $secrets := dict "outrider-hub" $values.weights.fetch.tokenSecret "outrider-cache-key" $values.tls.secrets.cacheKey
@@ -60,7 +60,7 @@
 {{- end }}
 {{- end }}
 
-{{/* The least and the most replicas of the autoscaler of .name, if there is one. */}}
+{{/* Sets the limits of the autoscaler of .name, if there is one. */}}
 {{- define "outrider.limits" -}}
 {{- with get .objects (printf "HorizontalPodAutoscaler/%s" .name) }}
 {{-   $_ := set .spec "minReplicas" $.limits.minReplicas }}

@@ -34,10 +34,6 @@ const char* ColourOf(v1::TokenKind kind) {
   }
 }
 
-std::string OnOneLine(std::string_view text) {
-  return absl::StrReplaceAll(std::string(text), {{"\n", "↵"}, {"\r", "␍"}, {"\t", "⇥"}});
-}
-
 using Json = nlohmann::ordered_json;
 
 Json ListOf(const auto& repeated) { return std::vector<uint64_t>(repeated.begin(), repeated.end()); }
@@ -158,6 +154,10 @@ OutputStyle StyleOfStandardOutput() {
   };
   const bool terminal = isatty(STDOUT_FILENO) != 0;
   return {terminal, terminal && variable("NO_COLOR").empty() && variable("TERM") != "dumb"};
+}
+
+std::string OnOneLine(std::string_view text) {
+  return absl::StrReplaceAll(std::string(text), {{"\n", "↵"}, {"\r", "␍"}, {"\t", "⇥"}});
 }
 
 std::string WithoutControls(std::string_view text) {

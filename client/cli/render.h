@@ -54,6 +54,9 @@ std::string Summary(const v1::Finish& finish);
 // Compares plain decoding of the same request with `drafted`. Two lines, without the last line end.
 std::string Comparison(const Completion& drafted, const Completion& plain);
 
+// Shows line ends and tabs as signs.
+std::string OnOneLine(std::string_view text);
+
 // Replaces control characters, which could steer the terminal, except tab and line feed. UTF-8 in and out.
 std::string WithoutControls(std::string_view text);
 

@@ -47,7 +47,7 @@ std::string TitleOf(const v1::RoundTrace& round) {
   }
   absl::StrAppend(&title, "; ", NameOf(round.kind()), ": ", round.token_text());
   if (round.drafted_ahead()) absl::StrAppend(&title, "; begun during the round before");
-  return Escaped(title);
+  return Escaped(OnOneLine(title));
 }
 
 // Draws with a scale of time.
@@ -80,7 +80,8 @@ class Canvas {
     const double step = TickStep();
     for (double at = 0; at * scale_ <= kWidth; at += step) {
       const double x = kLeft + at * scale_;
-      absl::StrAppendFormat(&svg_, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x, y_, y_ + 5);
+      absl::StrAppendFormat(&svg_, "<line x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>", x, x, y_,
+                            y_ + 5);
       Text("tick", x, y_ + 18, absl::StrFormat("%g ms", at / 1e3));
     }
     return absl::StrFormat(

@@ -84,8 +84,8 @@ def test_an_answer_is_compared_with_plain_decoding() -> None:
 def test_the_rounds_of_an_answer_are_drawn(tmp_path: Path) -> None:
     file = tmp_path / "rounds.svg"
     with up() as u:
-        how = ["--address", u.address("coordinator"), "--timeline", str(file), "--max-tokens", "20"]
-        done = outrider("generate", *how, "--temperature", "0", "--draft-tokens", "4", "--compare-plain", "Once upon a <time>")
+        how = ["--address", u.address("coordinator"), "--timeline", str(file), "--max-tokens", "20", "--ignore-eos"]
+        done = outrider("generate", *how, "--temperature", "0", "--draft-tokens", "4", "--compare-plain", "Once upon a time")
         assert done.returncode == 0, done.stderr
         calls = re.search(r"(\d+) target calls", done.stderr)
         assert calls is not None

@@ -48,10 +48,10 @@ std::vector<Bar> BarsOf(const std::string& svg, const std::string& kind) {
 }
 
 TEST(Timeline, BarsFollowEachOtherOnOneScaleOfTime) {
-  const std::string svg =
-      TimelineSvg({TracedAnswer{"drafted", {Round({2000, 1000, 4000, 3000}, {"a", "b"}, "c"),
-                                            Round({2000, 2000, 4000, 4000}, {"d"}, "e")}},
-                   TracedAnswer{"plain", {Round({0, 0, 6000, 6000}, {}, "a")}}});
+  const std::string svg = TimelineSvg({TracedAnswer{"drafted",
+                                                    {Round({2000, 1000, 4000, 3000}, {"a", "b"}, "c"),
+                                                     Round({2000, 2000, 4000, 4000}, {"d"}, "e")}},
+                                       TracedAnswer{"plain", {Round({0, 0, 6000, 6000}, {}, "a")}}});
   const std::vector<Bar> draft = BarsOf(svg, "draft");
   const std::vector<Bar> target = BarsOf(svg, "target");
   ASSERT_EQ(draft.size(), 2);
@@ -66,8 +66,8 @@ TEST(Timeline, BarsFollowEachOtherOnOneScaleOfTime) {
 
 TEST(Timeline, ARoundNamesItsTokensWhateverTheyAre) {
   const std::string svg =
-      TimelineSvg({TracedAnswer{"a & b", {Round({1, 1, 1, 1}, {"</title>", "\x1b[2J"}, "<g>")}}});
-  EXPECT_THAT(svg, HasSubstr("drafted 2, accepted 2: &lt;/title&gt;|"));
+      TimelineSvg({TracedAnswer{"a & b", {Round({1, 1, 1, 1}, {"</title>", "\x1b[2J\n"}, "<g>")}}});
+  EXPECT_THAT(svg, HasSubstr("drafted 2, accepted 2: &lt;/title&gt;|\uFFFD[2J↵; bonus"));
   EXPECT_THAT(svg, HasSubstr("bonus: &lt;g&gt;"));
   EXPECT_THAT(svg, HasSubstr("a &amp; b"));
   EXPECT_THAT(svg, Not(HasSubstr("\x1b")));
@@ -78,7 +78,8 @@ TEST(Timeline, AnAnswerOfManyRoundsHasAnAxisThatCanBeRead) {
   for (int i = 0; i < 2000; ++i) answer.rounds.push_back(Round({1000, 900, 9000, 8000}, {"a"}, "b"));
   const std::string svg = TimelineSvg({answer});
   const std::regex tick("<text class=\"tick\"");
-  const auto ticks = std::distance(std::sregex_iterator(svg.begin(), svg.end(), tick), std::sregex_iterator());
+  const auto ticks =
+      std::distance(std::sregex_iterator(svg.begin(), svg.end(), tick), std::sregex_iterator());
   EXPECT_GE(ticks, 5);
   EXPECT_LE(ticks, 24);
 }

@@ -194,8 +194,9 @@ class LlamaTools:
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / "build.log"
         if not self.source.exists():
-            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--dest", self.folder,
-                 "-r", ROOT / "scripts/sources.txt"], log)
+            # As scripts/install does: in an isolated build pip would compile cmake and Cython first.
+            run([sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation",
+                 "--dest", self.folder, "-r", ROOT / "scripts/sources.txt"], log)
             unpacked = self.folder / "unpacked"  # renamed once it is complete
             shutil.rmtree(unpacked, ignore_errors=True)
             with tarfile.open(next(self.folder.glob("llama_cpp_python-*.tar.gz"))) as package:

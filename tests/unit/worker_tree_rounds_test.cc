@@ -1,6 +1,8 @@
 // Rounds with trees that are repeated, superseded or late, or meet logits that are NaN.
+#include <algorithm>
 #include <atomic>
 #include <limits>
+#include <vector>
 
 #include "changed_model.h"
 #include "common/spec/status.h"
@@ -42,6 +44,24 @@ TEST_F(WorkerTreeRoundsTest, AnotherShapeInTheSameRoundIsAConflict) {
   EXPECT_TRUE(testing::BeginsWith(AskTree(*draft, Draft(1, 1, Text(10), 0)).proposal, first.proposal));
   for (const char* other : {"2x2", "3", "chains:2", "budget:2"}) {
     EXPECT_EQ(ReasonOf(AskTree(*draft, Draft(1, 1, Text(10), 0, other)).status), "ROUND_CONFLICT") << other;
+  }
+}
+
+TEST_F(WorkerTreeRoundsTest, EachNodeOfABudgetIsAmongTheLikeliestTokensAfterItsPath) {
+  const auto draft = Start({}, std::make_unique<DraftSampler>());
+  uint64_t id = 0;
+  for (int length = 4; length < 16; ++length) {
+    const Proposal tree = AskTree(*draft, Draft(++id, 1, Text(length), 0, "budget:9")).proposal;
+    ASSERT_EQ(tree.size(), 9u);
+    std::vector<std::vector<TokenId>> paths;  // of each node, itself included
+    for (const ProposalNode& node : tree) {
+      std::vector<TokenId> path = node.parent < 0 ? Text(length) : paths[static_cast<size_t>(node.parent)];
+      const Proposal likeliest = AskTree(*draft, Draft(++id, 1, path, 0, "8")).proposal;
+      EXPECT_TRUE(std::ranges::count(likeliest, node.token, &ProposalNode::token) == 1)
+          << node.token << " after " << path.size() << " tokens";
+      path.push_back(node.token);
+      paths.push_back(std::move(path));
+    }
   }
 }
 

@@ -44,8 +44,9 @@ class Terminal:
         ours, theirs = pty.openpty()
         self.keys = ours
         variables = os.environ | {"HOME": str(home), "XDG_STATE_HOME": "", "TERM": "xterm", "NO_COLOR": "1", "LC_ALL": "C.UTF-8"}
-        self.popen = subprocess.Popen([BIN / "outrider", *arguments], stdin=theirs, stdout=theirs, stderr=theirs, env=variables,
-                                      start_new_session=True, preexec_fn=lambda: os.close(os.open(os.ttyname(0), os.O_RDWR)))
+        # Not by preexec_fn: it makes Popen fork, and gRPC's handlers of forks sometimes end the child.
+        self.popen = subprocess.Popen(["setsid", "--ctty", BIN / "outrider", *arguments],
+                                      stdin=theirs, stdout=theirs, stderr=theirs, env=variables)
         os.close(theirs)
         threading.Thread(target=self._read, daemon=True).start()
 

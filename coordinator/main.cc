@@ -164,9 +164,6 @@ VllmOptions MakeVllmOptions(const Flags& flags, const RequestDefaults& defaults,
           .on_request_end = [&metrics](const std::string& code) { metrics.OnRequestEnd(code); }};
 }
 
-// The time that servers have to read the last releases.
-constexpr std::chrono::milliseconds kReleases{100};
-
 // Call after Admission::Close. Lets calls in progress finish, then ends those that have not, and the links.
 asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pools& pools) {
   Event tick(co_await asio::this_coro::executor);
@@ -177,9 +174,6 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
   co_await until(Clock::now() + patience, idle);
   admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
-  // The releases of the last sequences are on their way. A server drops what it has not read of a stream that
-  // is cancelled, and would keep these sequences until their leases end.
-  co_await until(Clock::now() + kReleases, [] { return false; });
   pools.targets->Stop();
   if (pools.drafts != nullptr) pools.drafts->Stop();
   co_await until(Clock::now() + std::chrono::seconds(2), [&pools] {

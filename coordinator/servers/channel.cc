@@ -5,6 +5,8 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "common/rpc/error.h"
 #include "common/rpc/server.h"
 #include "outrider/v1/draft.grpc.pb.h"
@@ -84,9 +86,14 @@ class Channel<Protocol>::Stream {
   }
 
   Outbox<Request>& outbox() { return outbox_; }
+  void CloseAfterWrites() {
+    if (outbox_.Seal()) OnNoMoreWrites();
+  }
   void Cancel() { context_.TryCancel(); }
 
  private:
+  enum class Ending : uint8_t { kNot, kHalfClosing, kHalfClosed, kFinishing };
+
   Stream(Channel& channel, Handlers handlers)
       : handlers_(std::move(handlers)),
         poller_(channel.context_.poller()),
@@ -110,11 +117,36 @@ class Channel<Protocol>::Stream {
     response_.Clear();
     Read();
   }
-  // Call once nothing is read any more. Finish waits for a write in flight.
+  // Call once nothing is read any more.
   void End() {
-    if (outbox_.Close()) Finish();
+    {
+      absl::MutexLock lock(&mutex_);
+      reading_ = false;
+    }
+    if (outbox_.Close()) OnNoMoreWrites();
   }
-  void Finish() { stream_->Finish(&status_, &finished_); }
+  // Call while no write is in flight and none will follow. While the server may still answer, this only tells
+  // it so, and it ends the stream.
+  void OnNoMoreWrites() {
+    std::shared_ptr<Stream> self;  // the end may come on another thread before this one has left the lock
+    absl::MutexLock lock(&mutex_);
+    if (reading_ && ending_ == Ending::kNot) {
+      self = until_it_ends_;
+      ending_ = Ending::kHalfClosing;
+      stream_->WritesDone(&half_closed_);
+    } else if (!reading_ && ending_ != Ending::kHalfClosing && ending_ != Ending::kFinishing) {
+      self = until_it_ends_;
+      ending_ = Ending::kFinishing;
+      stream_->Finish(&status_, &finished_);
+    }
+  }
+  void OnHalfClosed() {
+    {
+      absl::MutexLock lock(&mutex_);
+      ending_ = Ending::kHalfClosed;
+    }
+    OnNoMoreWrites();
+  }
 
   const Handlers handlers_;
   QueuePoller& poller_;
@@ -127,8 +159,9 @@ class Channel<Protocol>::Stream {
   QueueTag started_{[this](bool ok) { ok ? Read() : End(); }};
   QueueTag read_done_{[this](bool ok) { OnReadDone(ok); }};
   QueueTag written_{[this](bool /*ok*/) {
-    if (outbox_.OnWritten()) Finish();
+    if (outbox_.OnWritten()) OnNoMoreWrites();
   }};
+  QueueTag half_closed_{[this](bool /*ok*/) { OnHalfClosed(); }};
   QueueTag finished_{[this](bool /*ok*/) {
     handlers_.on_end(FromGrpc(status_));
     QueuePoller& poller = poller_;
@@ -136,6 +169,9 @@ class Channel<Protocol>::Stream {
     poller.Leave();
   }};
   std::shared_ptr<Stream> until_it_ends_;
+  absl::Mutex mutex_;
+  bool reading_ ABSL_GUARDED_BY(mutex_) = true;
+  Ending ending_ ABSL_GUARDED_BY(mutex_) = Ending::kNot;
 };
 
 template <class Protocol>
@@ -160,6 +196,11 @@ void Channel<Protocol>::Open(Handlers handlers) {
 template <class Protocol>
 Outbox<typename Protocol::Request>& Channel<Protocol>::outbox() {
   return stream_->outbox();
+}
+
+template <class Protocol>
+void Channel<Protocol>::CloseAfterWrites() {
+  stream_->CloseAfterWrites();
 }
 
 template <class Protocol>

@@ -63,6 +63,10 @@ class Channel {
   void Open(Handlers handlers);
   // Sends items. Drops those posted after the stream has ended. Use it only after the first response.
   Outbox<typename Protocol::Request>& outbox();
+  // Takes no more items, and ends the stream once the server has read those that were posted. Use it only
+  // after the first response.
+  void CloseAfterWrites();
+  // Ends the stream at once. The server may not read items that were posted.
   void Cancel();
   // Without a stream: tries to connect at once, without gRPC's growing pause, and keeps trying for `within`.
   void ConnectAgain(Clock::duration within);

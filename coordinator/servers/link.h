@@ -82,11 +82,12 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
                    }});
   }
 
-  // Ends the connection; items in flight are answered CANCELLED.
+  // Ends the connection once the server has read what was posted: it would keep a sequence whose release it
+  // has not read until the lease ends. Items in flight are answered CANCELLED.
   void Stop() {
     stopping_ = true;
     for (GrpcTimer* timer : {&retry_, &absence_, &silence_}) timer->cancel();
-    if (stream_open_) channel_.Cancel();
+    if (stream_open_) up_ ? channel_.CloseAfterWrites() : channel_.Cancel();
   }
   bool stopped() const { return stopping_ && !stream_open_; }
 
@@ -230,7 +231,7 @@ class Link : public std::enable_shared_from_this<Link<Protocol>> {
     };
     if (up_) {
       away_since_ = Clock::now();
-      warn("disconnected");
+      if (!stopping_) warn("disconnected");
     }
     // Logs once why the server cannot be reached, however often that fails, but not while it may be starting.
     const bool is_starting = Clock::now() < away_since_ + kStartPatience;

@@ -257,6 +257,24 @@ TEST_F(LinkTest, AChannelThatIsDestroyedEndsItsStream) {
   EXPECT_TRUE(absl::IsCancelled(end)) << end;
 }
 
+TEST_F(LinkTest, AServerReadsWhatWasPostedBeforeTheLinkStops) {
+  Connect();
+  const auto call = Start(1);
+  for (int i = 0; i < 100; ++i) link_->PostRelease(absl::StrCat("sequence", i));
+  link_->Stop();
+  RunUntil([this] { return link_->stopped(); });
+  EXPECT_EQ(server_.released, 100);
+  EXPECT_FALSE(link_->up());
+}
+
+TEST_F(LinkTest, AnItemThatIsNotAnsweredDoesNotKeepALinkThatStops) {
+  Connect();
+  server_.Do(Action::kIgnore);
+  const auto call = Start(1);
+  link_->Stop();
+  EXPECT_EQ(Wait(*call).code(), absl::StatusCode::kCancelled);
+}
+
 TEST_F(LinkTest, TheServersOwnReasonIsWhatAStreamEndsWith) {
   Listen();
   Channel<DraftProtocol> channel(context_, address_, "", grpc::InsecureChannelCredentials());

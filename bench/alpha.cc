@@ -259,16 +259,15 @@ absl::StatusOr<nlohmann::ordered_json> MeasureSet(const Drafters& drafters, cons
 }
 
 // Measures the model drafter at temperature 1 for several sizes of q.
-absl::StatusOr<nlohmann::ordered_json> MeasureTopN(const Client& client, const Flags& flags,
+absl::StatusOr<nlohmann::ordered_json> MeasureTopN(const Client& client, uint32_t vocab, const Flags& flags,
                                                    const std::string& set) {
   auto prompts = LoadPrompts({.file = flags.prompts, .set = set});
   if (!prompts.ok()) return prompts.status();
   absl::PrintF("\n%s, model, temperature 1, by tokens of q sent\n%-12s %7s %10s %12s %12s\n", set, "",
                "alpha", "accepted", "tokens/call", "bytes/token");
-  constexpr uint32_t kAll = 1 << 20;
   nlohmann::ordered_json rows;
-  for (const uint32_t n : {1U, 4U, 16U, 32U, 64U, 128U, 256U, 1024U, kAll}) {
-    const std::string name = n == kAll ? "all (dense)" : absl::StrCat(n);
+  for (const uint32_t n : {1U, 4U, 16U, 32U, 64U, 128U, 256U, 1024U, vocab}) {
+    const std::string name = n == vocab ? "all (dense)" : absl::StrCat(n);
     auto cell = Measure(flags, *prompts, kSettings[1], WithDrafter(v1::DRAFTER_KIND_MODEL, client, flags, n));
     if (!cell.ok()) return cell.status();
     absl::PrintF("%-12s %7.3f %10.3f %12.2f %12.1f\n", name, cell->tally.alpha(),
@@ -294,7 +293,7 @@ absl::StatusOr<nlohmann::ordered_json> Run(const RunningPair& pair, const Tokeni
     if (!rows.ok()) return rows.status();
     for (nlohmann::ordered_json& row : *rows) (*report)["rows"].push_back(std::move(row));
   }
-  auto rows = MeasureTopN(client, flags, flags.sets[0]);
+  auto rows = MeasureTopN(client, target.info().vocab_size(), flags, flags.sets[0]);
   if (!rows.ok()) return rows.status();
   (*report)["top_n"] = *rows;
   return report;

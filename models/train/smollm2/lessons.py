@@ -13,13 +13,21 @@ HELD_OUT = 40  # one conversation in this many is never trained on
 TAPS = (2, 15, 27)  # numbers of layers after which EAGLE-3 reads the residual stream
 BATCH = 2048  # tokens that the target reads at once
 COLUMNS = 2048  # of the head's logits computed at once, so that they fit a processor's cache
+# A CPU without instructions for bfloat16 products emulates them, which takes many times as long as float32.
+HAS_BFLOAT16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
+DTYPE = torch.bfloat16 if HAS_BFLOAT16 else torch.float32  # of the target
 
 
 def load_target(file: Path) -> nn.Module:
     """The weights of a GGUF file, unpacked."""
     unpacked = GgufConfig(gguf_file=file.name, dequantize=True)
     return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, quantization_config=unpacked,
-                                                dtype=torch.bfloat16).eval()
+                                                dtype=DTYPE).eval()
+
+
+def fast_products() -> torch.autocast:
+    """A context in which matrices are multiplied in DTYPE."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16)
 
 
 def normalised(question: str) -> str:
@@ -126,7 +134,8 @@ class States:
                 at, length = slice(lesson.at, lesson.at + len(lesson.tokens)), len(lesson.tokens)
                 self.h[at] = streams[-1][row, :length]
                 self.taps[at] = torch.cat([streams[tap][row, :length] for tap in TAPS], -1)
-                self.log_sums[lesson.judged], self.largest[lesson.judged] = log_sums_of(self.h[lesson.judged], target.lm_head.weight)
+                self.log_sums[lesson.judged], self.largest[lesson.judged] = log_sums_of(
+                    streams[-1][row, lesson.begin - 1 : length - 1], target.lm_head.weight)
                 self.known[at] = 1
             if done % 50 == 0:
                 print(f"states: {done} of {len(todo)} batches", flush=True)
@@ -134,7 +143,7 @@ class States:
     def of_answers(self, batch: list[Lesson]) -> tuple[Tensor, Tensor, Tensor]:
         """h, log_sums and largest of the judged tokens, lesson after lesson."""
         h, log_sums, largest = ([rows[lesson.judged] for lesson in batch] for rows in (self.h, self.log_sums, self.largest))
-        return torch.cat(h), torch.cat(log_sums), torch.cat(largest)
+        return torch.cat(h).to(DTYPE), torch.cat(log_sums), torch.cat(largest)
 
 
 def same_best(p: Tensor, log_q: Tensor, best: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Distils a draft of a few layers from a chat model: begun from its first layers and its last, with its embedding, whose
-rows of the most frequent tokens are the head. Forward KL divergence first, then total variation, which is what decides
-acceptance (Leviathan et al. 2023, Theorem 3.5: alpha is 1 less it).
+"""Distils a draft of a few layers from a chat model. It begins with copies of some of the model's layers and keeps its
+embedding, whose rows of the most frequent tokens are the head. Minimises the forward KL divergence first, then the total
+variation, which decides acceptance (Leviathan et al., 2023, corollary 3.6: alpha is 1 minus its mean).
 """
 
 import argparse
@@ -9,7 +9,7 @@ import copy
 
 import torch
 from distil import add_arguments, closeness, distil
-from lessons import Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons, same_best
+from lessons import Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons, same_best
 from torch import Tensor, nn
 
 
@@ -46,7 +46,7 @@ class Judge:
         h, log_sums, largest = self.states.of_answers(batch)
         with torch.no_grad():
             p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_products():
             q = nn.functional.linear(self.draft(ids)[judged], self.head)
         return p, (largest - log_sums).exp(), q.float().log_softmax(-1)
 
@@ -64,7 +64,7 @@ class Judge:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=4e-3, tokens=6144)
-    parser.add_argument("--layers", default="0,1,29", help="of the target, that it begins from")
+    parser.add_argument("--layers", default="0,1,29", help="layers of the target to begin from, comma-separated")
     args = parser.parse_args()
 
     torch.manual_seed(1)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains EAGLE-3 (../eagle.py) on the states of a chat model: forward KL divergence first, then total variation, of the
-tokens of answers, in chains of STEPS rows as a round makes them.
+"""Trains EAGLE-3 (../eagle.py) on the states of a chat model, in chains of rows like those of a round. Minimises the forward
+KL divergence first, then the total variation, on the tokens of answers.
 """
 
 import argparse
@@ -14,7 +14,8 @@ torch._dynamo.config.disable = True  # each batch has another shape
 
 from distil import add_arguments, closeness, distil
 from eagle import Eagle
-from lessons import TAPS, Lesson, States, batches, frequent_tokens, load_target, padded, read_lessons, same_best
+from lessons import (DTYPE, TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons,
+                     same_best)
 from torch import Tensor, nn
 
 from common import Shape
@@ -35,7 +36,7 @@ class Judge:
         """For each step of a chain: p of the proposed tokens, the largest p of all, and log q."""
         ids, judged = padded(batch)
         h, log_sums, largest = self.states.of_answers(batch)
-        taps = torch.zeros(*ids.shape, self.states.taps.shape[1], dtype=torch.bfloat16)
+        taps = torch.zeros(*ids.shape, self.states.taps.shape[1], dtype=DTYPE)
         for row, lesson in enumerate(batch):
             taps[row, : len(lesson.tokens)] = self.states.taps[lesson.at : lesson.at + len(lesson.tokens)]
         p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
@@ -44,7 +45,7 @@ class Judge:
         rows = ids.shape[1] - 1
         starts = torch.arange(offset, rows - STEPS + 1, STRIDE)
         found = []
-        with torch.autocast("cpu", torch.bfloat16):
+        with fast_products():
             embeds = nn.functional.embedding(ids[:, 1:], self.embedding)
             outputs = self.model(embeds, self.model.features(taps[:, :-1]), STEPS, starts)
             for step, output in enumerate(outputs):
@@ -71,7 +72,7 @@ class Judge:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=0.02, tokens=4096)
-    parser.add_argument("--ffn", type=int, default=1536)
+    parser.add_argument("--ffn", type=int, default=1536, help="width of the feed-forward layer")
     args = parser.parse_args()
 
     torch.manual_seed(1)

@@ -1,4 +1,4 @@
-"""What hostile requests cost everybody else: the time of rounds of four streams, alone and under each attack.
+"""Measures what hostile requests cost other clients: the time of a round of four streams, alone and under each attack.
 
     .venv/bin/python bench/attacks.py [--seconds 10] [--turns 3] [--json build/bench/attacks.json]
 
@@ -153,7 +153,7 @@ def slow_headers(services: Services, _channel: grpc.Channel, stop: threading.Eve
 
 
 def full_queue(_services: Services, channel: grpc.Channel, stop: threading.Event) -> None:
-    """More requests than are admitted, most of which are refused; those that run have one token each."""
+    """50 short requests at a time, all of them served."""
     stub = inference_pb2_grpc.InferenceStub(channel)
     while not stop.is_set():
         for call in [stub.Generate(request("x", max_tokens=1)) for _ in range(50)]:
@@ -204,9 +204,9 @@ def measure(turns: int, seconds: float) -> Iterator[tuple[str, list[int]]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=10, help="length of a slice")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--seconds", type=float, default=10, help="length of a slice in seconds")
+    parser.add_argument("--turns", type=int, default=3, help="slices of each attack")
+    parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     times: dict[str, list[int]] = {name: [] for name in ATTACKS}
     for name, slice_of in measure(options.turns, options.seconds):

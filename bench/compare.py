@@ -1,22 +1,21 @@
-"""Compares the shipped pair here, in transformers, llama.cpp and vLLM: same weights, prompts and threads.
+"""Compares Outrider, transformers, llama.cpp and vLLM on the shipped pair, with the same weights, prompts and threads.
 
     python bench/compare.py [--json build/bench/compare.json]
     python bench/compare.py --gguf FILE... [--json build/bench/compare-gguf.json]
 
-The second compares llama.cpp and the services on the same GGUF files instead: decoding, prompts, what several rows cost,
-and how near a step comes to the rate at which memory is read.
+The second command compares Outrider and llama.cpp on the same GGUF files instead: decoding, prompts, what several rows
+cost, and how near a step comes to the rate at which memory is read.
 
-They take turns, and a figure is the median over the turns. All compute in bfloat16 on as many threads. The threads of
-the others spin while they wait for each other, so these need a machine with nothing else to do. The script reports at
-the start how busy the machine is. Needs the programs in build/release/bin.
+The systems take turns, and a figure is the median over the turns. With the pair, all compute in bfloat16. The threads of
+the other systems spin while they wait for each other, so these need an otherwise idle machine. The script reports at the
+start how busy the machine is. Needs the programs in build/release/bin.
 transformers takes part if this Python can import it (models/train/requirements.txt). llama.cpp is built into
 build/bench/llama.cpp on first use, in some minutes, from the source package of llama-cpp-python; its converter
 needs transformers too. vLLM is installed into build/bench/vllm on first use (compare_vllm.txt, 5.4 GB) and needs a
 Python of 3.11 or later.
 
-A system that fails, for whatever reason, is named in one line and left out; the line names the log of what was not
-foreseen. What it measured in earlier turns is dropped, since a median over fewer turns of a drifting machine cannot
-be set beside the others'. The same goes for a mode of vLLM.
+A system that fails is left out and named in one line. For an unexpected error the line names a log. The system's earlier
+turns are dropped, because a median over fewer turns cannot be compared. The same goes for a mode of vLLM.
 """
 
 import argparse
@@ -108,12 +107,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, default=ROOT / "models/tiny-target", help="model folder")
     parser.add_argument("--draft", type=Path, default=ROOT / "models/tiny-draft", help="model folder")
-    parser.add_argument("--gguf", type=Path, nargs="+", metavar="FILE", help="GGUF files, in place of the pair")
+    parser.add_argument("--gguf", type=Path, nargs="+", metavar="FILE", help="compare on these GGUF files instead of the pair")
     parser.add_argument("--prompts", type=Path, default=ROOT / "bench/prompts.json", help="JSON file of named sets")
-    parser.add_argument("--set", default="prose", help="the set that is used, its first four texts")
-    parser.add_argument("--threads", type=int, default=processors(), help="of each system")
-    parser.add_argument("--max-tokens", type=int, default=128, help="a generation")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--set", default="prose", help="prompt set; only its first four texts are used")
+    parser.add_argument("--threads", type=int, default=processors(), help="threads of each system")
+    parser.add_argument("--max-tokens", type=int, default=128, help="tokens per generation")
+    parser.add_argument("--turns", type=int, default=3, help="turns; each figure is their median")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     prompts = json.loads(options.prompts.read_text())[options.set]["prompts"][:4]

@@ -1,6 +1,6 @@
-"""Measures one mode of vLLM for compare_systems.py, which starts this in an environment of its own.
+"""Measures one mode of vLLM for compare_systems.py, which runs this script in vLLM's own environment.
 
-Writes a JSON object, temperature -> tokens per second after the first token, of one stream.
+Writes a JSON object that maps each temperature to tokens per second after the first token, for one stream.
 """
 
 import argparse
@@ -27,8 +27,8 @@ def rate(llm: LLM, prompts: list[str], sampling: SamplingParams) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", required=True, help="model folder")
-    parser.add_argument("--speculation", type=json.loads, help="vLLM's speculative_config; plain without")
-    parser.add_argument("--prompts", type=Path, required=True, help="JSON list")
+    parser.add_argument("--speculation", type=json.loads, help="vLLM's speculative_config as JSON; default: plain decoding")
+    parser.add_argument("--prompts", type=Path, required=True, help="JSON file with a list of prompts")
     parser.add_argument("--temperatures", type=float, nargs="+", required=True)
     parser.add_argument("--max-tokens", type=int, required=True)
     parser.add_argument("--json", type=Path, required=True, help="file for the rates")

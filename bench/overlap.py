@@ -1,11 +1,11 @@
-"""How much of a draft's time running ahead hides: the shipped pair, draft and target on a core each.
+"""Measures how much of the draft's time run-ahead hides, for the shipped pair with draft and target on a core each.
 
     .venv/bin/python bench/overlap.py [--turns 8] [--max-k 4] [--tokens 160] [--json build/bench/overlap.json]
 
-Plain decoding, lockstep and running ahead take turns over the same prompts, for each K and for K chosen by the coordinator. A round
-of perfect overlap takes as long as the slower of its two halves in lockstep: the verification, or the proposal, each with its wire.
-What is reported is how much of the gain from lockstep to perfect overlap running ahead reaches, beside the share of outcomes that
-were foreseen. The coordinator has no core of its own here, so that it takes from both.
+Plain decoding, lockstep, run-ahead and the coordinator's choice of schedule take turns over the same prompts, for each K and for K
+chosen by the coordinator. With perfect overlap, the shorter half of a lockstep round costs no time; the halves are the proposal and
+the verification, each with its wire. Reports the share of the gain from lockstep to perfect overlap that run-ahead reaches, and the
+share of outcomes that the draft predicted. The coordinator has no core of its own, so it takes time from both.
 """
 
 import argparse
@@ -106,13 +106,15 @@ def compare(stub: inference_pb2_grpc.InferenceStub, name: str, k: int | None, tu
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=8)
-    parser.add_argument("--max-k", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=160)
-    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS))
-    parser.add_argument("--branches", type=int, default=8)
-    parser.add_argument("--cores", nargs=3, default=["0", "1", "0,1"], metavar=("DRAFT", "TARGET", "COORDINATOR"))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--turns", type=int, default=8, help="measured turns, after one warm-up turn")
+    parser.add_argument("--max-k", type=int, default=4, help="largest fixed K")
+    parser.add_argument("--tokens", type=int, default=160, help="tokens per generation")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), choices=list(WAYS),
+                        help="what to measure: greedy decoding, or a rule at temperature 1")
+    parser.add_argument("--branches", type=int, default=8, help="the coordinator's --run-ahead-branches")
+    parser.add_argument("--cores", nargs=3, default=["0", "1", "0,1"], metavar=("DRAFT", "TARGET", "COORDINATOR"),
+                        help="cores of draft, target and coordinator")
+    parser.add_argument("--json", type=Path, help="file for the results")
     flags = parser.parse_args()
     rows = []
     with contextlib.ExitStack() as stack:

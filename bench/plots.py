@@ -31,9 +31,6 @@ def subject(report: dict) -> str:
         hits = ", ".join(f"{share:g}" for share in report["hits"])
         return (f"timed pair, {report['step_ms']:g} ms a target step, c = {report['c']:g}, alpha {report['alpha']:g}, hits {hits}, "
                 f"{report['machine']}")
-    if "coordinators" in report:
-        return (f"simulated: {report['targets']} targets, {report['drafts']} drafts, {report['coordinators']} coordinators, "
-                f"{report['rate']:g} requests/s, seed {report['seed']}")
     return f"{report['target']['model']} + {report['draft']['model']}, {report['target']['dtype']}, {report['machine']}"
 
 
@@ -233,7 +230,7 @@ def throughput(report: dict) -> Figure:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("build/bench"), help="folder of the JSON files")
-    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the pictures")
+    parser.add_argument("--out", type=Path, default=Path("docs/images"), help="folder for the plots")
     options = parser.parse_args()
     plt.rcParams.update(STYLE)
     for source, draw, picture in (("pair.json", speed_by_k, "speed-by-k.png"),

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Measures ways to draft on questions to a chat model, in turns with plain decoding, question by question.
+"""Measures drafting modes on questions to a chat model. Each question runs in plain decoding and in every mode, in turn.
 
-Asks a running coordinator, `outrider up --model FILE.gguf --heads DIR` for one. A mode is DRAFTER, DRAFTER:K or
-DRAFTER:K@TREE, as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 all modes must
-say what plain decoding says. Ends with status 1 otherwise.
+Asks a running coordinator, such as that of `outrider up --model FILE.gguf --heads DIR`. A mode is DRAFTER, DRAFTER:K or
+DRAFTER:K@TREE, such as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 every mode
+must give plain decoding's answer; otherwise the exit status is 1.
 """
 
 import argparse
@@ -82,14 +82,16 @@ def measure(client: Client, args: argparse.Namespace, temperature: float, sets: 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modes", nargs="+", metavar="MODE")
-    parser.add_argument("--address", default="127.0.0.1:7070", help="of the coordinator (gRPC)")
-    parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json", help="{SET: [QUESTION, ...]}; a question is a text, or {question, text} where the text is to be edited, and is the prediction")
-    parser.add_argument("--sets", nargs="+", metavar="SET", help="of these; all but edits, whose answers are long")
-    parser.add_argument("--each", type=int, help="questions of each set; all")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--turns", type=int, default=1)
+    parser.add_argument("modes", nargs="+", metavar="MODE", help="DRAFTER[:K[@TREE]]")
+    parser.add_argument("--address", default="127.0.0.1:7070", help="gRPC address of the coordinator")
+    parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json",
+                        help="JSON file {SET: [QUESTION, ...]}; a question is a text, or {question, text}, whose text is to be edited "
+                             "and is sent as the prediction")
+    parser.add_argument("--sets", nargs="+", metavar="SET", help="sets to ask; default: all but edits, whose answers are long")
+    parser.add_argument("--each", type=int, help="questions per set; default: all")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
+    parser.add_argument("--turns", type=int, default=1, help="turns over all questions")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Scores a model with EleutherAI's lm-evaluation-harness, through the API and with transformers: they must be equal.
+"""Scores a model with EleutherAI's lm-evaluation-harness, through the API and with transformers; the scores must be equal.
 
     BENCH_PYTHON bench/score.py FILE.gguf
 
-BENCH_PYTHON has models/train/requirements.txt, lm_eval[api]==0.4.13, accelerate==1.15.0 and gguf==0.19.0. Starts `outrider up`
-with the file in float32 and asks it as the harness's `local-completions`; then has transformers unpack the same file for the harness's
-`hf` model in float32. The tasks are made of the corpus of models/train: of four sentences which one comes next, and how likely whole
-passages are. Ends with status 1 where a score differs by more than rounding.
+BENCH_PYTHON is a Python with the packages of models/train/requirements.txt, lm_eval[api]==0.4.13, accelerate==1.15.0 and gguf==0.19.0.
+Starts `outrider up` with the file in float32 and asks it as the harness's `local-completions`; then has transformers unpack the same file
+for the harness's `hf` model in float32. The tasks use the longest text in the corpus of models/train: choose which of four sentences comes
+next, and score whole passages. Exits with status 1 if a score differs by more than rounding.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def through_the_api(model: Path, tokenizer: Path, tasks: list[str], folder: Path
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("file", type=Path, metavar="FILE.gguf")
+    parser.add_argument("file", type=Path, metavar="FILE.gguf", help="GGUF file to score")
     file = parser.parse_args().file.resolve()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,11 +1,11 @@
-"""Mixed load for minutes while the three processes are killed, ended, frozen and cut off. Then it checks what must hold.
+"""Runs a mixed load for some minutes while the three processes are killed, ended, frozen and cut off, then checks what must hold.
 
     .venv/bin/python bench/soak.py [--minutes 2] [--seed 1] [--model FILE.gguf [--up]]
 
-Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair and its heads, or with a model that drafts for
-itself; with --up those that `outrider up` starts with the model. These are frozen only: it ends where one of them does. What is
-asked for and what is done to the processes is drawn from the seed; when the two meet is up to the machine. Prints what was asked,
-and how long streams took to go on after each disturbance. Exits with 1 and the reason when one of these does not hold:
+Runs the programs of OUTRIDER_BIN (build/release/bin) with the shipped pair and its heads, or with one model as target and draft.
+With --up, `outrider up` starts the processes. They are only frozen, because it ends when one of them ends. The seed determines
+requests and disturbances, but not when they meet. Prints the outcomes of the requests, and how long streams took to go on after each
+disturbance. Exits with status 1 and the reason if one of these does not hold:
 
 - every answer that depends on nothing but its request is that of a quiet run, and has each position once;
 - a request fails only as its kind says, or because the coordinator was away;
@@ -266,10 +266,10 @@ def soak(minutes: float, seed: int, model: str = "", under_up: bool = False) -> 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=2)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--model", default="", help="a GGUF file or a folder")
-    parser.add_argument("--up", action="store_true", help="have `outrider up` start the model")
+    parser.add_argument("--minutes", type=float, default=2, help="minutes of load, at least")
+    parser.add_argument("--seed", type=int, default=1, help="seed of requests and disturbances")
+    parser.add_argument("--model", default="", help="GGUF file or model folder instead of the shipped pair")
+    parser.add_argument("--up", action="store_true", help="start the services with `outrider up`; needs --model")
     options = parser.parse_args()
     if options.up and not options.model:
         parser.error("--up needs --model")

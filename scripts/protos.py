@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Checks the protos with buf: their style, and that they break nobody who uses what has landed.
+"""Checks the protos with buf: their style, and their compatibility with the landed protos.
 
-  .venv/bin/python scripts/protos.py check              style, compatibility, and whether landed.binpb is the last word
+  .venv/bin/python scripts/protos.py check              style, compatibility, and whether landed.binpb is up to date
   .venv/bin/python scripts/protos.py land [--breaking]  checks style and compatibility, then writes landed.binpb for the
-                                                        commit that changes the protos; --breaking where it is meant to
+                                                        commit that changes the protos; --breaking for an intended
+                                                        breaking change
 
 proto/landed.binpb is the protos of the last commit that changed them, as a google.protobuf.FileDescriptorSet. Since
-each change renews it, a field is under its protection from its first commit on.
+each change renews it, a field is protected from its first commit on.
 """
 
 import argparse
@@ -81,8 +82,9 @@ def land(proto: Path, landed: Path, *, breaking: bool) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("check")
-    commands.add_parser("land").add_argument("--breaking", action="store_true")
+    commands.add_parser("check", help="check style, compatibility and landed.binpb")
+    land_command = commands.add_parser("land", help="check style and compatibility, then write landed.binpb")
+    land_command.add_argument("--breaking", action="store_true", help="skip the compatibility check")
     arguments = parser.parse_args()
     if arguments.command == "land":
         wrong = land(PROTO, LANDED, breaking=arguments.breaking)

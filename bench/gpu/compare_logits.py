@@ -88,10 +88,10 @@ def compare(name: str, folder: Path, options: argparse.Namespace) -> tuple[list[
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", type=Path, required=True, help="bench_logits")
+    parser.add_argument("--program", type=Path, required=True, help="path of bench_logits")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--scratch", type=Path, help="folder for the models; default: a temporary one")
-    parser.add_argument("--quick", action="store_true", help="no prompt of 4096")
+    parser.add_argument("--quick", action="store_true", help="a longest prompt of 1500 tokens instead of 4096")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     torch.backends.cuda.matmul.allow_tf32 = False

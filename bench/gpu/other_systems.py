@@ -78,11 +78,12 @@ SYSTEMS = {"torch-loop": of_torch, "transformers": of_transformers}
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("system", choices=SYSTEMS)
-    parser.add_argument("--pair", type=Path, required=True, help="folder of bench_shape --pair")
-    parser.add_argument("--alphas", type=float, nargs="+", required=True, help="as given to bench_shape")
+    parser.add_argument("--pair", type=Path, required=True, help="folder that bench_shape --pair wrote")
+    parser.add_argument("--alphas", type=float, nargs="+", required=True, help="the alphas given to bench_shape")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--tokens", type=int, default=128, help="a generation")
-    parser.add_argument("--seconds", type=float, default=80, help="what would take longer, by what came before, is left out")
+    parser.add_argument("--tokens", type=int, default=128, help="tokens per generation")
+    parser.add_argument("--seconds", type=float, default=80,
+                        help="time limit; a measurement that would exceed it, judged by the longest so far, is left out")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()
     end, longest = time.monotonic() + options.seconds, 0.0

@@ -37,10 +37,10 @@ def fault_of(engine: Engine, lengths: list[int]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--program", type=Path, required=True, help="bench_logits")
+    parser.add_argument("--program", type=Path, required=True, help="path of bench_logits")
     parser.add_argument("--models", type=Path, nargs="+", required=True, metavar="DIR")
     parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "fp8"])
-    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help=f"of the prompts, each above {ROWS}")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help=f"prompt lengths in tokens, each above {ROWS}")
     parser.add_argument("--device", default="cuda:0")
     parser.add_argument("--json", type=Path, help="file for the results")
     options = parser.parse_args()

@@ -1,6 +1,6 @@
-"""Measures the saved pair, loaded by transformers: the very files that are shipped.
+"""Measures the saved pair as transformers loads it; by default the shipped files.
 
-  held-out loss     nats a token of the target on the book that no one has seen, windows of 1024 after a BOS
+  held-out loss     nats per token of each model on the held-out book, in windows of 1024 tokens after a BOS
   acceptance        mean over positions of sum min(p, q) at temperature 1
   greedy agreement  share of positions where both models rank the same token first
 """

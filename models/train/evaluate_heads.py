@@ -1,4 +1,4 @@
-"""Measures the proposers of ../tiny-heads beside the draft: how much of a chain of 4 tokens the target accepts.
+"""Measures the proposers of ../tiny-heads and the draft: how much of a chain of 4 tokens the target accepts.
 
   greedy    share of positions where the chain's first 1, 2, .. tokens are all what the target ranks first, on the
             target's own greedy continuations (128 tokens after 64 of the held-out book; drawn from no training text)
@@ -131,12 +131,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
     parser.add_argument("--draft", type=Path, default=HERE.parent / "tiny-draft")
-    parser.add_argument("--rows", type=int, default=64, help="of greedy text")
+    parser.add_argument("--rows", type=int, default=64, help="rows of the target's greedy text")
     parser.add_argument("--samples", type=int, default=32, help="rows of 512 tokens of the target's samples")
     parser.add_argument("--book", type=int, default=64, help="windows of 256 tokens of the held-out book")
-    parser.add_argument("--exits", action="store_true", help="the target's exits after 1, 2, .. layers, not folders")
+    parser.add_argument("--exits", action="store_true", help="measure the target's exits after 1, 2, .. layers instead of folders")
     parser.add_argument("--frequent", type=int,
-                        help="propose only so many tokens, the first of the draft's frequent_tokens.json")
+                        help="propose only this many tokens, the first of the draft's frequent_tokens.json")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)

@@ -1,11 +1,12 @@
-"""Fine-tunes a copy of the target so that it proposes better itself. It is another target, with a name of its own.
+"""Fine-tunes a copy of the target so that it proposes better itself. The result is another target, with its own name.
 
-  medusa       Medusa-2 (Cai et al., 2024, section 2.2.2): the trunk and trained Medusa heads together at a small rate.
-               The trunk is held to the distributions of the target that it comes from.
-  layer_skip   LayerSkip (Elhoushi et al., 2024, arXiv 2404.16710): the loss of every exit, by its depth, and layers
-               left out at random, the later the more often.
+  medusa       Medusa-2 (Cai et al., 2024, section 2.2.2): the trunk and trained Medusa heads together, at a small learning
+               rate. The trunk is held to the distributions of the target that it comes from.
+  layer_skip   LayerSkip (Elhoushi et al., 2024, arXiv 2404.16710): the loss of every exit, weighted by its depth,
+               and layers left out at random, later ones more often.
 
-Writes ../tiny-target-<method> and the proposer's folder for it, ../tiny-target-<method>-heads/<method>.
+Writes ../tiny-target-medusa or ../tiny-target-layer-skip, and the proposer's folder for it: medusa or layer_skip in
+../tiny-target-medusa-heads or ../tiny-target-layer-skip-heads.
 """
 
 import argparse
@@ -86,13 +87,14 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
     parser.add_argument("--heads", type=Path, default=HERE.parent / "tiny-heads" / "medusa",
-                        help="trained, to go on from")
-    parser.add_argument("--out", type=Path, help="default: ../tiny-target-<method>; its heads go to <out>-heads")
-    parser.add_argument("--exit-layer", type=int, default=2, help="of layer_skip, for its config")
+                        help="trained Medusa heads to continue from")
+    parser.add_argument("--out", type=Path,
+                        help="folder for the target; default: ../tiny-target-medusa or -layer-skip; its heads go to <out>-heads")
+    parser.add_argument("--exit-layer", type=int, default=2, help="layer after which layer_skip exits, for its config")
     parser.add_argument("--tokens", type=int, default=1 << 40)
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass has the greedy pieces")
+    parser.add_argument("--greedy-times", type=int, default=2, help="how often a pass over the data includes the greedy pieces")
     args = parser.parse_args()
     torch.manual_seed(6)
     target = load(args.target, TARGET)

@@ -3,8 +3,8 @@
 
     models/train/frequent_tokens.py MODEL_DIR TEXT...
 
-Writes MODEL_DIR/frequent_tokens.json: all ids, most frequent first, those that do not occur last. Texts are UTF-8 files,
-best ones like those that the model will write. Needs the package tokenizers (models/train/requirements.txt).
+Writes MODEL_DIR/frequent_tokens.json: all ids, most frequent first; those that do not occur come last. Texts are UTF-8
+files, preferably like those that the model will write. Needs the package tokenizers (models/train/requirements.txt).
 """
 
 import argparse

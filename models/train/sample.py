@@ -1,4 +1,4 @@
-"""Has the target write text, which the draft and the heads learn from and are judged on.
+"""Has the target write text on which the draft and the heads are trained and judged.
 
 Most of it is sampled at temperature 1. The rest is for temperature 0: pieces of the corpus, each with the target's
 greedy continuation. They are short, since greedy text soon repeats itself.
@@ -77,8 +77,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=HERE / "work")
     parser.add_argument("--target", type=Path, default=HERE.parent / "tiny-target")
-    parser.add_argument("--rows", type=int, default=1600, help="of 1024 tokens each; 64 of them are for evaluation")
-    parser.add_argument("--greedy-rows", type=int, default=768, help="of pieces for temperature 0")
+    parser.add_argument("--rows", type=int, default=1600, help="rows of 1024 tokens at temperature 1; 64 of them are for evaluation")
+    parser.add_argument("--greedy-rows", type=int, default=768, help="rows of 1024 tokens of greedy pieces")
     parser.add_argument("--processes", type=int, default=2)
     args = parser.parse_args()
     start = time.time()

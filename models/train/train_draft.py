@@ -1,6 +1,6 @@
 """Distils the draft from the target, on the corpus and on the target's own samples.
 
-The first part of the run minimises the forward KL divergence; it leads from anywhere to something sensible.
+The first part of the run minimises the forward KL divergence, which works from any starting point.
 The rest minimises the total variation distance, as 1 - TV is exactly the rate at which speculative sampling
 accepts the draft's tokens (Leviathan et al., 2023, corollary 3.6).
 """
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--kl-until", type=float, default=0.45,
                         help="share of the run that minimises the KL divergence")
-    parser.add_argument("--init", type=Path, help="go on from this checkpoint (draft.pt), with a new schedule")
+    parser.add_argument("--init", type=Path, help="continue from this checkpoint (draft.pt) with a new schedule")
     args = parser.parse_args()
     torch.manual_seed(2)
     streams = [np.load(args.work / f"{name}.npy").reshape(-1) for name in ("train", "samples", "greedy")]

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=13_000_000)
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--init", type=Path, help="go on from this checkpoint (target.pt), with a new schedule")
+    parser.add_argument("--init", type=Path, help="continue from this checkpoint (target.pt) with a new schedule")
     args = parser.parse_args()
     torch.manual_seed(1)
     model = Llama(TARGET, dropout=0.1)

@@ -1,4 +1,4 @@
-"""Writes the goldens of the tests: what Hugging Face's libraries say, for our code to agree with.
+"""Writes the tests' goldens: outputs of other projects, mostly Hugging Face's libraries, that our code must match.
 
     python scripts/goldens COMMAND [...]      with the packages of models/train/requirements.txt, jinja2 for `chat`, `published`
                                               and `expressions`, compressed-tensors==0.20.0 for `quantised`, accelerate and gguf
@@ -24,8 +24,8 @@ COMMANDS = [
     ("llama3", "hashes of what Llama 3's tokenizer makes of random texts", "llama3.main",
      [("gguf", ROOT / ".venv" / "src" / "llama.cpp" / "models" / "ggml-vocab-llama-bpe.gguf")]),
     ("chat", "conversations as chat templates write them", "chat.main", []),
-    ("published", "the same for templates that models publish, as hashes", "published_chat.main", []),
-    ("tool-chat", "the same for conversations with tools", "tool_chat.main", []),
+    ("published", "conversations as published chat templates write them, as hashes", "published_chat.main", []),
+    ("tool-chat", "conversations with tools, as published chat templates write them, as hashes", "tool_chat.main", []),
     ("expressions", "expressions as Jinja2 renders them", "expressions.main", []),
     ("controls", "probabilities after logits processors", "controls.main", []),
     ("models", "small random models, and their logits", "engine.random_models", []),
@@ -33,7 +33,7 @@ COMMANDS = [
     ("converted", "GGUF files of small models", "converted.main", [("llama_cpp", None)]),
     ("smollm2", "greedy answers of a published model in a GGUF file", "smollm2.main", [("file", None)]),
     ("pair", "the best tokens of the shipped pair", "engine.pair", []),
-    ("model", "the same for any model", "engine.model", [("folder", None), ("out", None)]),
+    ("model", "the best tokens of any model", "engine.model", [("folder", None), ("out", None)]),
     ("heads", "the best tokens of the shipped heads", "heads.main", [("folder", SHIPPED)]),
     ("small-heads", "EAGLE and EAGLE-3 for a small target, and their best tokens", "heads.small", []),
     ("generation", "greedy continuations and exact distributions", "generation.main", [("folder", SHIPPED)]),

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes a draft model out of the layers that write_draft.py wrote and the file of their target: all but its layers."""
+"""Makes a draft model from the layers that write_draft.py wrote and everything but the layers of their target's file."""
 
 import argparse
 from pathlib import Path
@@ -16,9 +16,9 @@ def write(writer: GGUFWriter) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("layers", type=Path)
-    parser.add_argument("target", type=Path)
-    parser.add_argument("file", type=Path, help="to write")
+    parser.add_argument("layers", type=Path, help="GGUF file that write_draft.py wrote")
+    parser.add_argument("target", type=Path, help="GGUF file of the target")
+    parser.add_argument("file", type=Path, help="GGUF file to write")
     args = parser.parse_args()
     layers, target = GGUFReader(args.layers), GGUFReader(args.target)
     fields = dict(target.fields) | {name: field for name, field in layers.fields.items() if name.endswith(".block_count")}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Has a chat model write questions, when it is given only the header of a user's turn, or how one begins, and answer them (Xu et
+"""Has a chat model write questions, given only the header of a user's turn or also its first words, and answer them (Xu et
 al. 2024, "Magpie", arXiv 2406.08464). Half of the answers are sampled at temperature 1, half are greedy.
 
 Asks a running coordinator, for instance `outrider up --model FILE.gguf`, and appends a line of JSON for each conversation
@@ -40,11 +40,11 @@ async def converse(client: AsyncClient, number: int, max_tokens: int) -> dict[st
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("file", type=Path)
-    parser.add_argument("--address", default="127.0.0.1:7070", help="of the coordinator (gRPC)")
-    parser.add_argument("--tokens", type=int, default=3_000_000, help="how many of answers to have in the file")
-    parser.add_argument("--max-tokens", type=int, default=400, help="of an answer")
-    parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument("file", type=Path, help="file of conversations to extend")
+    parser.add_argument("--address", default="127.0.0.1:7070", help="gRPC address of the coordinator")
+    parser.add_argument("--tokens", type=int, default=3_000_000, help="stop once the answers in the file have this many tokens")
+    parser.add_argument("--max-tokens", type=int, default=400, help="most tokens of an answer")
+    parser.add_argument("--streams", type=int, default=64, help="conversations at a time")
     args = parser.parse_args()
 
     records = [json.loads(line) for line in args.file.open()] if args.file.exists() else []

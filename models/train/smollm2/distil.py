@@ -1,4 +1,4 @@
-"""The training loop of both drafters. It can be stopped at any time and continues where it was."""
+"""The training loop of both drafters. It can be stopped at any time and continues from its last checkpoint."""
 
 import argparse
 import json
@@ -20,15 +20,16 @@ NORM_RATE = 0.2  # AdamW's rate for norms, as a share of Muon's rate for matrice
 
 
 def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> None:
-    parser.add_argument("lessons", type=Path)
-    parser.add_argument("target", type=Path, help="a GGUF file")
-    parser.add_argument("work", type=Path, help="a folder for checkpoints, and the target's states in states/")
-    parser.add_argument("--frequent", type=int, default=8192, help="tokens that it proposes")
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--kl-steps", type=int, default=2500, help="of them, by forward KL divergence; then by total variation")
-    parser.add_argument("--tokens", type=int, default=tokens, help="of a step, with padding")
-    parser.add_argument("--rate", type=float, default=rate, help="of Muon")
-    parser.add_argument("--longest", type=int, default=512, help="tokens of a conversation")
+    parser.add_argument("lessons", type=Path, help="file of conversations that converse.py wrote")
+    parser.add_argument("target", type=Path, help="GGUF file of the target")
+    parser.add_argument("work", type=Path, help="folder for checkpoints and, in states/, the target's states")
+    parser.add_argument("--frequent", type=int, default=8192, help="how many of the most frequent tokens the drafter proposes")
+    parser.add_argument("--steps", type=int, default=4000, help="steps of training")
+    parser.add_argument("--kl-steps", type=int, default=2500,
+                        help="steps that minimise the forward KL divergence; later ones minimise the total variation")
+    parser.add_argument("--tokens", type=int, default=tokens, help="most tokens per step, with padding")
+    parser.add_argument("--rate", type=float, default=rate, help="learning rate of Muon")
+    parser.add_argument("--longest", type=int, default=512, help="most tokens of a conversation; longer ones are cut")
 
 
 def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:

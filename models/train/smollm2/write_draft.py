@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the draft that train_draft.py has trained as a GGUF file of its layers alone, packed. compose.py makes a model of
-it that any program loads, with the embedding and the tokenizer of the target's own file.
+"""Writes the layers of the draft that train_draft.py trained as a quantised GGUF file. compose.py makes it a model that any
+program for GGUF files loads, with the embedding and the tokenizer of the target's file.
 """
 
 import argparse
@@ -23,9 +23,9 @@ def interleaved(weight: torch.Tensor, heads: int) -> torch.Tensor:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    parser.add_argument("trained", type=Path, help="draft-best.pt")
-    parser.add_argument("file", type=Path, help="to write")
-    parser.add_argument("--type", default="Q8_0", help="of matrices: Q8_0, Q4_0, Q4_1")
+    parser.add_argument("trained", type=Path, help="draft-best.pt, which train_draft.py wrote")
+    parser.add_argument("file", type=Path, help="GGUF file to write")
+    parser.add_argument("--type", default="Q8_0", help="type of the matrices: Q8_0, Q4_0 or Q4_1")
     args = parser.parse_args()
     tensors = torch.load(args.trained, weights_only=False)["model"]
     packed = GGMLQuantizationType[args.type]

@@ -18,9 +18,9 @@ from common import Shape, save_tensors
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("trained", type=Path, help="eagle-best.pt")
-    parser.add_argument("tokens", type=Path, help="frequent_tokens.json of the same folder")
-    parser.add_argument("folder", type=Path, help="to write")
+    parser.add_argument("trained", type=Path, help="eagle-best.pt, which train_eagle.py wrote")
+    parser.add_argument("tokens", type=Path, help="frequent_tokens.json in the same folder")
+    parser.add_argument("folder", type=Path, help="folder to write")
     args = parser.parse_args()
     trained = torch.load(args.trained, weights_only=False)["model"]
     tokens = torch.tensor(sorted(json.loads(args.tokens.read_text())["tokens"]))

@@ -1,9 +1,12 @@
 // The engine on libtorch against the CPU's kernels in the same runner, and against transformers.
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <numeric>
 #include <random>
 
+#include "bench/temporary_folder.h"
 #include "tests/unit/device_tree_testing.h"
 #include "tests/unit/engine_goldens.h"
 
@@ -119,6 +122,33 @@ TEST_P(TorchGolden, SoAreThoseOfChunks) {
     EXPECT_LE(LargestDifference(AllLogits(*runner, golden.tokens, chunk), golden.logits),
               kTolerance * golden.spread);
   }
+}
+
+// engine_gguf_test.cc compares the GGUF files of models that the CPU's kernels run.
+class TorchGemmaFile : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(All, TorchGemmaFile, ::testing::ValuesIn(GemmaModels()));
+
+// GGUF has no keys for some of the folder's settings, so the folder is given what llama.cpp assumes for them.
+TEST_P(TorchGemmaFile, HasTheLogitsOfItsFolder) {
+  const std::string from = DataDir(GetParam());
+  nlohmann::json config = ReadJson(from + "/config.json");
+  config["query_pre_attn_scalar"] = config["head_dim"];
+  if (GetParam() == "gemma3") {  // every sixth layer does not slide
+    for (nlohmann::json& type : config["layer_types"]) type = "sliding_attention";
+  }
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/config.json") << config;
+  std::filesystem::copy_file(from + "/model.safetensors", folder.path() + "/model.safetensors");
+
+  RunnerOptions options = TorchOptions(GetParam());
+  options.model_dir = folder.path();
+  const auto theirs = LoadOrDie(options);
+  options.model_dir = from + "/model.gguf";
+  const auto ours = LoadOrDie(options);
+  const Golden golden = ReadGolden(GetParam(), ours->config().decoder.vocab_size);
+  EXPECT_LE(LargestDifference(AllLogits(*ours, golden.tokens), AllLogits(*theirs, golden.tokens)),
+            kTolerance * golden.spread);
 }
 
 TEST_P(TorchGolden, BFloat16LogitsAreNear) {

@@ -1,5 +1,7 @@
 #include "common/engine/mailbox.h"
 
+#include <algorithm>
+
 namespace outrider {
 namespace {
 
@@ -26,7 +28,7 @@ Mailbox::Outcome Mailbox::PutItem(WorkItem& item) {
 void Mailbox::Put(std::function<void(SequenceStore& store)> command) {
   {
     std::lock_guard lock(mutex_);
-    if (commands_.size() >= 2 * max_items_) return;
+    if (commands_.size() >= std::max(kMaxCommands, 2 * max_items_)) return;
     commands_.emplace_back(std::move(command));
   }
   WakeTaker();

@@ -36,10 +36,13 @@ struct CommandSource {
 
 // Any thread may put commands; one thread takes them.
 //
-// Bounded: an item is refused while `max_items` commands wait. Other commands have no answer and are dropped
-// while twice as many wait; a lease frees a sequence whose release was lost.
+// Bounded: an item is refused while `max_items` commands wait. Other commands have no answer. They are
+// dropped while kMaxCommands wait, which only a hostile sender reaches: until its lease ends, a sequence
+// whose release is lost holds blocks that others need.
 class Mailbox {
  public:
+  static constexpr size_t kMaxCommands = size_t{1} << 14;
+
   // Without a source, the taker sleeps until another thread puts a command.
   explicit Mailbox(size_t max_items, CommandSource source = {})
       : max_items_(max_items), source_(std::move(source)) {}

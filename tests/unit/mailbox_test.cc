@@ -113,5 +113,17 @@ TEST_F(MailboxTest, WithCommandsAtHandATakerDoesNotWait) {
   EXPECT_THAT(commands_, SizeIs(1));
 }
 
+TEST_F(MailboxTest, LosesNoReleaseHoweverFewItemsMayWait) {
+  for (int i = 0; i < 1000; ++i) mailbox_.Put([](SequenceStore&) {});
+  EXPECT_TRUE(mailbox_.Take(/*busy=*/true, absl::InfiniteFuture(), commands_));
+  EXPECT_THAT(commands_, SizeIs(1000));
+}
+
+TEST_F(MailboxTest, IsBoundedAllTheSame) {
+  for (size_t i = 0; i < Mailbox::kMaxCommands + 10; ++i) mailbox_.Put([](SequenceStore&) {});
+  EXPECT_TRUE(mailbox_.Take(/*busy=*/true, absl::InfiniteFuture(), commands_));
+  EXPECT_THAT(commands_, SizeIs(Mailbox::kMaxCommands));
+}
+
 }  // namespace
 }  // namespace outrider

@@ -37,8 +37,8 @@ struct CommandSource {
 // Any thread may put commands; one thread takes them.
 //
 // Bounded: an item is refused while `max_items` commands wait. Other commands have no answer. They are
-// dropped while kMaxCommands wait, which only a hostile sender reaches: until its lease ends, a sequence
-// whose release is lost holds blocks that others need.
+// dropped while kMaxCommands wait, or 2 max_items if that is more. Only a hostile sender reaches this: until
+// its lease ends, a sequence whose release is lost holds blocks that others need.
 class Mailbox {
  public:
   static constexpr size_t kMaxCommands = size_t{1} << 14;

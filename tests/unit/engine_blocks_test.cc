@@ -1,4 +1,6 @@
 // Weights that stay packed in blocks: the formats of GGUF files, the kernels' products, and whole models.
+#include <cmath>
+#include <limits>
 #include <random>
 
 #include "common/engine/cpu/product.h"
@@ -113,6 +115,40 @@ BlockReader RandomMatrix(int bits, bool wide, uint32_t seed) {
       level = static_cast<int8_t>(bits == 4 ? random() % 16 : random());
     }
   };
+}
+
+TEST(OperandBlocks, AreRoundedToSixteenBitsAndNeverHideANumberThatIsNotFinite) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<float> sizes = {1, 0, 3e-39f, 1e-30f, 65535, 3e38f, kInfinity, -kInfinity, kNaN};
+  std::mt19937 random(3);
+  std::normal_distribution<float> normal;
+  std::vector<float> x;
+  for (const float size : sizes) {
+    for (int i = 0; i < kBlock; ++i) x.push_back(i == 5 ? size : normal(random) * std::min(size, 1e37f) / 8);
+  }
+  int rounding = 0;
+  for (const std::string& name : RunnableKernels()) {
+    const Kernels& kernels = *FindKernels(name.c_str());
+    if (!kernels.rounds_blocks) continue;
+    ++rounding;
+    std::vector<int16_t> levels(x.size());
+    std::vector<float> scales(sizes.size()), sums(sizes.size());
+    kernels.prepare_blocks(x.data(), static_cast<int64_t>(sizes.size()),
+                           {levels.data(), scales.data(), sums.data()});
+    for (size_t block = 0; block < sizes.size(); ++block) {
+      EXPECT_EQ(std::isfinite(scales[block]), std::isfinite(sizes[block])) << name << ", " << sizes[block];
+      if (!std::isfinite(sizes[block])) continue;
+      double sum = 0;
+      for (size_t i = block * kBlock; i < (block + 1) * kBlock; ++i) {
+        const double rounded = double{scales[block]} * levels[i];
+        EXPECT_NEAR(rounded, x[i], std::max(sizes[block] / 32768, 1e-33f)) << name << ", element " << i;
+        sum += rounded;
+      }
+      EXPECT_FLOAT_EQ(sums[block], static_cast<float>(sum)) << name;
+    }
+  }
+  EXPECT_GE(rounding, 1) << "the portable kernels";
 }
 
 using Case = std::tuple<std::string, int, bool>;  // kernels, bits, wide

@@ -7,6 +7,8 @@
 // the chunking, the partition over threads or the block size.
 //
 // Weights in blocks use one chain per block. The sums of the blocks are scaled and added in ascending order.
+// With `rounds_blocks` these chains are of integers: operands are rounded to levels of 16 bits, whose scale
+// is a power of two for each block. An instruction multiplies twice as many of them as of float32.
 //
 // "Operands" below are the inputs of matrix products: float32, or bfloat16 if the weights are not float32 and
 // the instruction set multiplies bfloat16 by bfloat16 (`rounds_operands`). The producer of an
@@ -60,8 +62,11 @@ struct LinearArgs {
   int k;  // even
   int n;  // columns of W; for kSiluMul a multiple of 64, padding included
   int rows;
-  const void* x;      // operands, [rows, k]
-  const float* sums;  // of each block of x, [rows, k / 32], by sum_blocks; only read for weights in blocks
+  const void* x;  // operands, [rows, k]; for weights in blocks with `rounds_blocks`, their levels
+  // By prepare_blocks, only for weights in blocks, [rows, k / 32]: the sums of the blocks of x, and the
+  // scales of their levels.
+  const float* sums;
+  const float* scales;
   void* y;            // [rows, y_columns], float32; operands for kSiluMul
   int64_t y_columns;  // without padding
   // This call computes the columns of panels [first_panel, last_panel) for all rows. For kSiluMul both are
@@ -139,6 +144,14 @@ struct ReadSlotArgs {
   float* out;  // keys, then values: [kv_heads][head_dim] each
 };
 
+// Blocks of operands, for products with weights in blocks. Levels are rounded operands, in units of the
+// block's scale.
+struct OperandBlocks {
+  int16_t* levels;  // [blocks, 32]
+  float* scales;    // [blocks]
+  float* sums;      // [blocks], of the operands as they are multiplied
+};
+
 struct Kernels {
   const char* name;
   void (*linear)(const LinearArgs& args);
@@ -148,10 +161,12 @@ struct Kernels {
   // y = x / sqrt(mean(x^2) + epsilon) * weight. y holds operands for weights of this storage, and may be x if
   // these operands are float32.
   void (*rms_norm)(const float* x, const float* weight, float epsilon, int n, Storage storage, void* y);
-  // y[i] = sum of operands x[32 i, 32 i + 32) for i in [0, blocks), for weights in blocks.
-  void (*sum_blocks)(const void* x, int64_t blocks, float* y);
+  // Writes the sums of blocks of operands and, with `rounds_blocks`, their levels and scales.
+  void (*prepare_blocks)(const void* x, int64_t blocks, const OperandBlocks& to);
   // Whether operands are bfloat16 if the weights are not float32.
   bool rounds_operands;
+  // Whether weights in blocks are multiplied by levels. The operands are float32 then.
+  bool rounds_blocks;
 };
 
 // The fastest kernels that this CPU can run.

@@ -5,6 +5,7 @@ namespace outrider {
 namespace {
 
 constexpr int kQueriesPerTile = 4;
+constexpr bool kRoundsBlocks = false;
 
 using Operand = float;  // for bfloat16 weights
 

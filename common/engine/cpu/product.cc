@@ -17,6 +17,8 @@ constexpr int kPanelsPerTask = 4;
 // Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
 // row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
 constexpr int64_t kMinParallelCost = 160 << 10;
+// Blocks of fewer rows take less time than handing them to other threads.
+constexpr int kMinParallelRows = 16;
 
 class CpuMatrix final : public Matrix {
  public:
@@ -56,11 +58,7 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
   const Partition partition = Divide(product, rows), next_partition = Divide(next, rows);
   const Storage storage = product.matrix.storage;
   const bool in_blocks = BlockFormatOf(storage).bits > 0;
-  if (in_blocks) {
-    const int64_t blocks = int64_t{rows} * product.matrix.k / kBlockColumns;
-    sums_.resize(static_cast<size_t>(blocks));
-    kernels_.sum_blocks(x, blocks, sums_.data());
-  }
+  if (in_blocks) PrepareBlocks(rows, product.matrix.k, x);
   thread_pool_.Run(partition.tasks, [&](int task, int worker) {
     const bool ends_range =
         task + 1 == partition.tasks || task + 1 == thread_pool_.FirstTask(worker + 1, partition.tasks);
@@ -75,8 +73,9 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
     args.k = product.matrix.k;
     args.n = product.matrix.n;
     args.rows = rows;
-    args.x = x;
-    args.sums = in_blocks ? sums_.data() : nullptr;
+    args.x = in_blocks && kernels_.rounds_blocks ? static_cast<const void*>(levels_.data()) : x;
+    args.sums = sums_.data();
+    args.scales = scales_.data();
     args.y = y;
     args.y_columns = y_columns;
     args.first_panel = partition.FirstPanel(task);
@@ -85,6 +84,27 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
                 static_cast<size_t>(next_panel) * PackedBytes(kPanel, next_matrix.k, next_matrix.storage);
     kernels_.linear(args);
   });
+}
+
+void Multiplier::PrepareBlocks(int rows, int k, const char* x) const {
+  const int blocks = k / kBlockColumns;
+  const size_t elements = static_cast<size_t>(rows) * static_cast<size_t>(k);
+  sums_.resize(elements / kBlockColumns);
+  if (kernels_.rounds_blocks) {
+    scales_.resize(sums_.size());
+    levels_.resize(elements);
+  }
+  const auto prepare = [&](int first, int count) {
+    const size_t block = static_cast<size_t>(first) * static_cast<size_t>(blocks);
+    OperandBlocks to = {nullptr, nullptr, &sums_[block]};
+    if (kernels_.rounds_blocks) to = {&levels_[block * kBlockColumns], &scales_[block], &sums_[block]};
+    kernels_.prepare_blocks(x + block * kBlockColumns * operand_bytes_, int64_t{count} * blocks, to);
+  };
+  if (rows < kMinParallelRows) {
+    prepare(0, rows);
+  } else {
+    thread_pool_.Run(rows, [&](int row, int) { prepare(row, 1); });
+  }
 }
 
 Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const {

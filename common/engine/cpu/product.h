@@ -50,11 +50,14 @@ class Multiplier {
     }
   };
   Partition Divide(const Product& product, int rows) const;
+  // Fills the vectors below for operands that are multiplied by weights in blocks.
+  void PrepareBlocks(int rows, int k, const char* x) const;
 
   const Kernels& kernels_;
   ThreadPool& thread_pool_;
   const size_t operand_bytes_;
-  mutable std::vector<float> sums_;  // LinearArgs::sums
+  mutable std::vector<int16_t> levels_;       // empty unless the kernels round blocks
+  mutable std::vector<float> sums_, scales_;  // of blocks, as in LinearArgs
 };
 
 // Packs a copy of `weights`, [n, k], outside a model's weights. `kernels` and `thread_pool` must outlive the

@@ -7,6 +7,7 @@ outrider_unit_test(spec_test
     unit/spec_distribution_test.cc
     unit/spec_draft_stop_test.cc
     unit/spec_logprobs_test.cc
+    unit/spec_papers_test.cc
     unit/spec_random_test.cc
     unit/spec_testing.h
     unit/spec_verify_test.cc

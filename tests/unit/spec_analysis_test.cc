@@ -94,7 +94,7 @@ std::string Line(const char* format, Args... args) {
 
 // The tables in the documentation are copies, so check them against the code.
 TEST(Analysis, TheTablesInTheDocumentationAreWhatTheCodeGives) {
-  std::ifstream file("docs/exactness.md");
+  std::ifstream file("docs/papers.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
   std::string table1, table4, at_a_tenth;
   for (const FreeDrafting& row : kTable1) {

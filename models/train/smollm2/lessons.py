@@ -47,14 +47,14 @@ class Lesson:
 
 
 def read_lessons(file: Path, target: Path, longest: int) -> list[Lesson]:
-    """Lessons in the order of the file. Each question appears once, whatever its case and punctuation."""
+    """Lessons in the order of the file. Each question appears once at each temperature, whatever its case and punctuation."""
     tokenizer = AutoTokenizer.from_pretrained(target.parent, gguf_file=target.name)
     lessons: list[Lesson] = []
-    seen: set[str] = set()
+    seen: set[tuple[str, int]] = set()
     at = 0
     for line in file.open():
         record = json.loads(line)
-        key = normalised(record["question"])
+        key = (normalised(record["question"]), record.get("temperature", 0))
         if not record.get("answer") or key in seen:
             continue
         seen.add(key)

@@ -61,8 +61,9 @@ class Model {
   virtual absl::Status ReadEmbeddings(absl::Span<const TokenId> /*tokens*/, absl::Span<float> /*to*/) {
     return absl::UnimplementedError("this engine shows no hidden states");
   }
-  // Copies a matrix [n, k] to the model's device and dtype, for computations on its hidden states. The model
-  // must outlive it. RESOURCE_EXHAUSTED if there is not enough memory.
+  // Copies a matrix [n, k] to the model's device and dtype, for computations on its hidden states. Beside
+  // packed weights it is rounded to 8 bits. The model must outlive it. RESOURCE_EXHAUSTED if there is not
+  // enough memory.
   virtual absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& /*weights*/) {
     return absl::UnimplementedError("this engine shows no hidden states");
   }

@@ -5,6 +5,7 @@
 
 #include "common/engine/cpu/product.h"
 #include "common/engine/decoder/gguf_model.h"
+#include "common/engine/decoder/rounded_blocks.h"
 #include "tests/unit/engine_goldens.h"
 #include "tests/unit/gguf_testing.h"
 
@@ -151,6 +152,34 @@ TEST(OperandBlocks, AreRoundedToSixteenBitsAndNeverHideANumberThatIsNotFinite) {
   EXPECT_GE(rounding, 1) << "the portable kernels";
 }
 
+TensorView ViewOf(const std::vector<float>& values, int64_t columns) {
+  const int64_t rows = static_cast<int64_t>(values.size()) / columns;
+  return {ElementType::kFloat32, {rows, columns}, reinterpret_cast<const char*>(values.data())};
+}
+
+TEST(RoundedBlocks, AreWithinHalfALevelAndKeepEightBitsAsTheyAre) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> values;
+  for (int i = 0; i < kBlock; ++i) values.push_back(normal(random));
+  for (int i = 0; i < kBlock; ++i) values.push_back(static_cast<float>(i == 3 ? -127 : i) / 64);
+  values.resize(4 * kBlock);
+  values[3 * kBlock + 7] = std::numeric_limits<float>::infinity();
+  const BlockReader reader = RoundedBlocks(ViewOf(values, 2 * kBlock));
+  for (int block = 0; block < 3; ++block) {
+    Block read;
+    reader(block / 2, block % 2, read);
+    EXPECT_EQ(read.minimum, 0);
+    for (int i = 0; i < kBlock; ++i) {
+      const float value = read.scale * static_cast<float>(read.levels[i]);
+      EXPECT_NEAR(value, values[static_cast<size_t>(block * kBlock + i)], block == 0 ? .51f * read.scale : 0);
+    }
+  }
+  Block read;
+  reader(1, 1, read);
+  EXPECT_TRUE(std::isinf(read.scale));
+}
+
 using Case = std::tuple<std::string, int, bool>;  // kernels, bits, wide
 
 class BlockProduct : public ::testing::TestWithParam<Case> {};
@@ -256,6 +285,34 @@ std::string WriteModel(const Format& format) {
   const std::string path = ::testing::TempDir() + "/blocks-" + format.name + ".gguf";
   content.WriteTo(path);
   return path;
+}
+
+TEST(PackedModel, RoundsTheMatricesOfHeads) {
+  RunnerOptions options = Options("");
+  options.model_dir = WriteModel(Formats()[0]);
+  options.dtype = "auto";
+  const auto packed = LoadOrDie(options);
+  ASSERT_NE(packed, nullptr);
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  for (const int64_t columns : {36, 96}) {
+    std::vector<float> weights(static_cast<size_t>(10 * columns)), x(static_cast<size_t>(columns)), y(10);
+    for (float& weight : weights) weight = normal(random);
+    for (float& value : x) value = normal(random);
+    const auto matrix = packed->model().LoadMatrix(ViewOf(weights, columns));
+    ASSERT_TRUE(matrix.ok()) << matrix.status();
+    ASSERT_TRUE((*matrix)->Multiply(x, absl::MakeSpan(y)).ok());
+    double error = 0, size = 0;
+    for (size_t row = 0; row < 10; ++row) {
+      double sum = 0;
+      for (size_t i = 0; i < x.size(); ++i) sum += double{weights[row * x.size() + i]} * x[i];
+      error += std::pow(y[row] - sum, 2);
+      size += sum * sum;
+    }
+    EXPECT_LT(error, 3e-4 * size) << columns;  // bfloat16 and 8 bits alike
+    EXPECT_GT(error, columns == 96 ? 1e-7 * size : 0) << "no rounding";
+  }
+  std::remove(options.model_dir.c_str());
 }
 
 double Spread(const Logits& logits) {

@@ -46,7 +46,7 @@ class CpuModel final : public Model {
   }
   absl::Status ReadEmbeddings(absl::Span<const TokenId> tokens, absl::Span<float> to) override;
   absl::StatusOr<std::unique_ptr<Matrix>> LoadMatrix(const TensorView& weights) override {
-    return LoadCpuMatrix(weights, weights_.storage, kernels_, thread_pool_);
+    return LoadCpuMatrix(weights, weights_.storage, weights_.has_blocks, kernels_, thread_pool_);
   }
   void Wake() override { thread_pool_.Wake(); }
 

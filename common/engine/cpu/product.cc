@@ -7,6 +7,7 @@
 
 #include "common/engine/cpu/packed_blocks.h"
 #include "common/engine/decoder/narrow_floats.h"
+#include "common/engine/decoder/rounded_blocks.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -123,11 +124,18 @@ Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const
 }
 
 absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
-                                                      const Kernels& kernels, ThreadPool& thread_pool) {
+                                                      bool in_blocks, const Kernels& kernels,
+                                                      ThreadPool& thread_pool) {
   const int n = static_cast<int>(weights.shape[0]), k = static_cast<int>(weights.shape[1]);
-  Buffer memory = OUTRIDER_TRY(Buffer::Allocate(PackedBytes(n, k, storage), "a head"));
-  Pack(Concatenated({weights}), storage, thread_pool, memory.data());
-  const PackedMatrix matrix{memory.data(), n, k, storage};
+  MatrixSource source = Concatenated({weights});
+  Storage packed = storage;
+  if (in_blocks && HasWholeBlocks(k)) {
+    packed = StorageOf(kRoundedFormat);
+    source.blocks = {RoundedBlocks(weights)};
+  }
+  Buffer memory = OUTRIDER_TRY(Buffer::Allocate(PackedBytes(n, k, packed), "a head"));
+  Pack(source, packed, thread_pool, memory.data());
+  const PackedMatrix matrix{memory.data(), n, k, packed};
   return std::make_unique<CpuMatrix>(std::move(memory), matrix, Multiplier(kernels, thread_pool, storage));
 }
 

@@ -60,9 +60,11 @@ class Multiplier {
   mutable std::vector<float> sums_, scales_;  // of blocks, as in LinearArgs
 };
 
-// Packs a copy of `weights`, [n, k], outside a model's weights. `kernels` and `thread_pool` must outlive the
-// matrix. RESOURCE_EXHAUSTED if there is not enough memory.
+// Packs a copy of `weights`, [n, k], outside a model's weights, in this storage or, if `in_blocks` and the
+// columns allow it, rounded to blocks of 8 bits. `kernels` and `thread_pool` must outlive the matrix.
+// RESOURCE_EXHAUSTED if there is not enough memory.
 absl::StatusOr<std::unique_ptr<Matrix>> LoadCpuMatrix(const TensorView& weights, Storage storage,
-                                                      const Kernels& kernels, ThreadPool& thread_pool);
+                                                      bool in_blocks, const Kernels& kernels,
+                                                      ThreadPool& thread_pool);
 
 }  // namespace outrider

@@ -7,6 +7,7 @@
 #include "absl/strings/strip.h"
 #include "common/engine/decoder/frequent_head.h"
 #include "common/engine/decoder/model_config.h"
+#include "common/engine/decoder/rounded_blocks.h"
 #include "common/engine/proposers/eagle.h"
 #include "common/spec/status.h"
 #include "common/text/json.h"
@@ -188,8 +189,11 @@ absl::StatusOr<std::unique_ptr<Proposer>> LoadEagle(const HeadFolder& folder) {
   options.kv_blocks = target.model.kv_blocks();
   options.observe = nullptr;
   options.progress = nullptr;
+  const EagleTensors tensors(weights.tensors(), layout.layer, target.weights);
+  const RoundedTensors rounded(tensors);
+  const bool rounds = target.model.dtype() == kPackedDtype;
   parts.layer = OUTRIDER_TRY(target.backend.Load(
-      spec, EagleTensors(weights.tensors(), layout.layer, target.weights), options, target.threads));
+      spec, rounds ? static_cast<const TensorSource&>(rounded) : tensors, options, target.threads));
   const size_t slots = static_cast<size_t>(options.kv_blocks) * static_cast<size_t>(options.block_size);
   parts.states =
       OUTRIDER_TRY(Buffer::Allocate(slots * static_cast<size_t>(hidden) * sizeof(float), "hidden states"));

@@ -1,17 +1,20 @@
 """Muon for the matrices, AdamW for embeddings and norms. Parameters come as (index, tensor) pairs."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 Gradient = Callable[[int], Tensor]
+# The type in which matrices are multiplied. A CPU without instructions for bfloat16 emulates it, which takes many times as long.
+DTYPE = torch.bfloat16 if "avx512_bf16" in Path("/proc/cpuinfo").read_text() else torch.float32
 
 
 def orthogonalize(g: Tensor) -> Tensor:
     """Newton-Schulz iteration towards U V^T of g = U S V^T (Jordan et al., Muon, 2024)."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = g.to(torch.bfloat16)
+    x = g.to(DTYPE)
     tall = x.shape[0] > x.shape[1]
     x = x.T.contiguous() if tall else x
     x = x / (x.norm() + 1e-7)

@@ -59,8 +59,8 @@ def test_a_device_holds_weights_and_tokens_but_no_more() -> None:
 
 
 def test_gains_are_those_of_the_library() -> None:
-    """docs/exactness.md has the output of common/spec/analysis.h for c = 0.1."""
-    section = (ROOT / "docs" / "exactness.md").read_text().partition("Speed at c = 0.1:")[2].partition("##")[0]
+    """docs/papers.md has the output of common/spec/analysis.h for c = 0.1."""
+    section = (ROOT / "docs" / "papers.md").read_text().partition("Speed at c = 0.1:")[2].partition("##")[0]
     rows = [[float(cell) for cell in row.split("|")[1:-1]] for row in re.findall(r"^\| 0.*$", section, re.M)]
     assert len(rows) == 5
     for alpha, *speeds, best, its_speed, _ in rows:

@@ -2,10 +2,14 @@
 
 import json
 import random
+import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import numpy as np
 import torch
+from optim import DTYPE
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -13,9 +17,6 @@ HELD_OUT = 40  # one conversation in this many is never trained on
 TAPS = (2, 15, 27)  # numbers of layers after which EAGLE-3 reads the residual stream
 BATCH = 2048  # tokens that the target reads at once
 COLUMNS = 2048  # of the head's logits computed at once, so that they fit a processor's cache
-# A CPU without instructions for bfloat16 products emulates them, which takes many times as long as float32.
-HAS_BFLOAT16 = "avx512_bf16" in Path("/proc/cpuinfo").read_text()
-DTYPE = torch.bfloat16 if HAS_BFLOAT16 else torch.float32  # of the target
 
 
 def load_target(file: Path) -> nn.Module:
@@ -27,7 +28,7 @@ def load_target(file: Path) -> nn.Module:
 
 def fast_products() -> torch.autocast:
     """A context in which matrices are multiplied in DTYPE."""
-    return torch.autocast("cpu", torch.bfloat16, enabled=HAS_BFLOAT16)
+    return torch.autocast("cpu", torch.bfloat16, enabled=DTYPE == torch.bfloat16)
 
 
 def normalised(question: str) -> str:

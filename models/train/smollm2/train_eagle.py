@@ -14,12 +14,15 @@ torch._dynamo.config.disable = True  # each batch has another shape
 
 from distil import add_arguments, closeness, distil
 from eagle import Eagle
-from lessons import (DTYPE, TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons,
+from lessons import (TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons,
                      same_best)
+from optim import DTYPE
 from torch import Tensor, nn
 
+import common
 from common import Shape
 
+common.ACTIVATIONS = DTYPE
 STEPS = 5  # rows in a chain
 STRIDE = 4  # distance between the positions that begin chains
 DEPTH_WEIGHT = 0.9  # for each further token of a proposal, which counts only if those before it were accepted

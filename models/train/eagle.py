@@ -51,9 +51,9 @@ class Eagle(nn.Module):
     """
 
     def __init__(self, version: int, draft_tokens: int = 0, shape: Shape = SHAPE,
-                 feature_layers: tuple[int, ...] = FEATURE_LAYERS) -> None:
+                 feature_layers: tuple[int, ...] = FEATURE_LAYERS, rope_theta: float = 1e4) -> None:
         super().__init__()
-        self.version, self.shape, self.feature_layers = version, shape, feature_layers
+        self.version, self.shape, self.feature_layers, self.rope_theta = version, shape, feature_layers, rope_theta
         self.register_buffer("d2t", torch.zeros(draft_tokens, dtype=torch.int64) if draft_tokens else None)
         width = shape.hidden
         self.fc = nn.Linear((2 if version == 1 else len(feature_layers)) * width, width, bias=False)
@@ -64,7 +64,7 @@ class Eagle(nn.Module):
         for name, parameter in self.named_parameters():
             if parameter.ndim == 2:
                 nn.init.normal_(parameter, std=0.01 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.03)
-        angles = torch.outer(torch.arange(MAX_POSITION), 1e4 ** (-torch.arange(0, 64, 2) / 64))
+        angles = torch.outer(torch.arange(MAX_POSITION), rope_theta ** (-torch.arange(0, 64, 2) / 64))
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
@@ -82,7 +82,7 @@ class Eagle(nn.Module):
         shape = self.shape
         return {"eagle_version": self.version, "intermediate_size": shape.ffn, "num_attention_heads": shape.heads,
                 "num_key_value_heads": shape.kv_heads, "head_dim": shape.head_dim, "rms_norm_eps": 1e-5,
-                "rope_theta": 10000.0, "max_position_embeddings": MAX_POSITION,
+                "rope_theta": self.rope_theta, "max_position_embeddings": MAX_POSITION,
                 **({"draft_vocab_size": len(self.d2t)} if self.d2t is not None else {}),
                 **({"feature_layers": list(self.feature_layers)} if self.version == 3 else {})}
 

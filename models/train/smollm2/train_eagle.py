@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Trains EAGLE-3 (../eagle.py) on the states of a chat model, in chains of rows like those of a round. Minimises the forward
-KL divergence first, then the total variation, on the tokens of answers.
+"""Trains EAGLE or EAGLE-3 (../eagle.py) on the states of a chat model, in chains of rows like those of a round. Minimises the
+forward KL divergence first, then the total variation, on the tokens of answers.
 """
 
 import argparse
@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 torch._dynamo.config.disable = True  # each batch has another shape
 
 from distil import add_arguments, closeness, distil
-from eagle import Eagle
-from lessons import (TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons,
-                     same_best)
+from eagle import EMBEDDING_SCALE, Eagle
+from lessons import (ROPE_THETA, TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded,
+                     read_lessons, same_best)
 from optim import DTYPE
 from torch import Tensor, nn
 
@@ -39,9 +39,10 @@ class Judge:
         """For each step of a chain: p of the proposed tokens, the largest p of all, and log q."""
         ids, judged = padded(batch)
         h, log_sums, largest = self.states.of_answers(batch)
-        taps = torch.zeros(*ids.shape, self.states.taps.shape[1], dtype=DTYPE)
+        read = self.states.h if self.model.version == 1 else self.states.taps
+        features = torch.zeros(*ids.shape, read.shape[1], dtype=DTYPE)
         for row, lesson in enumerate(batch):
-            taps[row, : len(lesson.tokens)] = self.states.taps[lesson.at : lesson.at + len(lesson.tokens)]
+            features[row, : len(lesson.tokens)] = read[lesson.at : lesson.at + len(lesson.tokens)]
         p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
         best = (largest - log_sums).exp()
         number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
@@ -50,7 +51,7 @@ class Judge:
         found = []
         with fast_products():
             embeds = nn.functional.embedding(ids[:, 1:], self.embedding)
-            outputs = self.model(embeds, self.model.features(taps[:, :-1]), STEPS, starts)
+            outputs = self.model(embeds, self.model.features(features[:, :-1]), STEPS, starts)
             for step, output in enumerate(outputs):
                 at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # positions whose next token is proposed
                 wanted = judged[:, at]
@@ -72,10 +73,44 @@ class Judge:
         return {"score": sum(alpha) / STEPS, "alpha": alpha, "greedy": greedy}
 
 
+@torch.no_grad()
+def begin_with_least_squares(model: Eagle, states: States, lessons: list[Lesson], embedding: Tensor) -> None:
+    """Starts EAGLE's fusion with the best linear prediction of a state from its token's embedding and the state before. The
+    layer adds little to it at first.
+    """
+    width = 2 * embedding.shape[1]
+    squares, products = torch.zeros(width, width), torch.zeros(width, embedding.shape[1])
+    for lesson in lessons:
+        if not lesson.held_out:
+            ids = torch.tensor(lesson.tokens[1:])
+            begin, end = lesson.at, lesson.at + len(lesson.tokens)
+            x = torch.cat([EMBEDDING_SCALE * embedding[ids].float(), states.h[begin : end - 1].float()], -1)
+            squares += x.T @ x
+            products += x.T @ states.h[begin + 1 : end].float()
+    squares += 1e-3 * squares.diag().mean() * torch.eye(width)
+    model.fc.weight.copy_(torch.linalg.solve(squares, products).T)
+
+
+@torch.no_grad()
+def begin_with_last_layer(model: Eagle, target: nn.Module) -> None:
+    """Starts EAGLE-3 with the target's last layer, which reads the last of the streams instead of the one before it."""
+    last, layer, hidden = target.model.layers[-1], model.midlayer, target.config.hidden_size
+    model.fc.weight.zero_()
+    model.fc.weight[:, -hidden:].copy_(torch.eye(hidden))
+    for name in ("q_proj", "k_proj", "v_proj"):
+        getattr(layer.self_attn, name).weight[:, hidden:].copy_(getattr(last.self_attn, name).weight)
+    layer.self_attn.o_proj.load_state_dict(last.self_attn.o_proj.state_dict())
+    layer.mlp.load_state_dict(last.mlp.state_dict())
+    layer.hidden_norm.load_state_dict(last.input_layernorm.state_dict())
+    layer.post_attention_layernorm.load_state_dict(last.post_attention_layernorm.state_dict())
+    model.norm.load_state_dict(target.model.norm.state_dict())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=0.02, tokens=4096)
     parser.add_argument("--ffn", type=int, default=1536, help="width of the feed-forward layer")
+    parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="1: EAGLE, 3: EAGLE-3")
     args = parser.parse_args()
 
     torch.manual_seed(1)
@@ -86,7 +121,11 @@ def main() -> None:
     states.fill(target, lessons)
     shape = Shape(hidden=config.hidden_size, layers=1, heads=config.num_attention_heads,
                   kv_heads=config.num_key_value_heads, ffn=args.ffn)
-    model = Eagle(3, args.frequent, shape, TAPS)
+    model = Eagle(args.version, args.frequent, shape, TAPS, ROPE_THETA)
+    if args.version == 1:
+        begin_with_least_squares(model, states, lessons, embedding)
+    else:
+        begin_with_last_layer(model, target)
     model.tokens = frequent_tokens(lessons, config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
     judge = Judge(states, model, embedding)
     weights = [DEPTH_WEIGHT**depth / sum(DEPTH_WEIGHT**each for each in range(STEPS)) for depth in range(STEPS)]

@@ -11,7 +11,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from eagle import Eagle
-from lessons import TAPS
+from lessons import ROPE_THETA, TAPS
 
 from common import Shape, save_tensors
 
@@ -24,9 +24,11 @@ def main() -> None:
     args = parser.parse_args()
     trained = torch.load(args.trained, weights_only=False)["model"]
     tokens = torch.tensor(sorted(json.loads(args.tokens.read_text())["tokens"]))
-    hidden, inner = trained["midlayer.mlp.down_proj.weight"].shape
-    heads, kv_heads = (len(trained[f"midlayer.self_attn.{name}_proj.weight"]) // 64 for name in "qk")
-    model = Eagle(3, len(tokens), Shape(hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, ffn=inner), TAPS)
+    version, layer = (3, "midlayer") if "norm.weight" in trained else (1, "layers.0")
+    hidden, inner = trained[f"{layer}.mlp.down_proj.weight"].shape
+    heads, kv_heads = (len(trained[f"{layer}.self_attn.{name}_proj.weight"]) // 64 for name in "qk")
+    shape = Shape(hidden=hidden, layers=1, heads=heads, kv_heads=kv_heads, ffn=inner)
+    model = Eagle(version, len(tokens), shape, TAPS, ROPE_THETA)
     model.load_state_dict(trained, strict=False)
     model.tokens = tokens
     save_tensors(model.tensors(), args.folder)

@@ -13,9 +13,6 @@
 namespace outrider {
 namespace {
 
-// Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
-constexpr int kMinParallelRows = 16;
-
 // Moves the rows with these indices, which ascend, to the front of `data`.
 void KeepRows(const std::vector<int>& rows, size_t row_bytes, char* data) {
   for (size_t to = 0; to < rows.size(); ++to) {
@@ -107,8 +104,9 @@ absl::StatusOr<LogitsView> CpuModel::Forward(absl::Span<const SequenceRows> batc
 
 void CpuModel::EmbedTokens(absl::Span<const SequenceRows> batch) {
   const int hidden = spec_.hidden_size;
-  ForRows(rows_.size(),
-          [&](int row) { ReadEmbedding(rows_[row].token, hidden_.floats() + int64_t{row} * hidden); });
+  multiplier_.ForRows(rows_.size(), [&](int row) {
+    ReadEmbedding(rows_[row].token, hidden_.floats() + int64_t{row} * hidden);
+  });
   size_t end = 0;
   for (const SequenceRows& sequence : batch) {
     end += sequence.tokens.size();
@@ -218,7 +216,7 @@ void CpuModel::Attend(int layer) {
   const KvLayer kv = LayerOfCache(layer);
   const int half = spec_.head_dim / 2;
   const float scale = 1.0f / std::sqrt(static_cast<float>(spec_.head_dim));
-  ForRows(rows_.size(), [&](int r) {
+  multiplier_.ForRows(rows_.size(), [&](int r) {
     const StepRow& row = rows_[r];
     RotateArgs args;
     args.kv = kv;
@@ -278,21 +276,13 @@ void CpuModel::FinishHeads(const CpuLayer& layer, float* qkv) const {
 void CpuModel::Normalize(const float* weight, int rows) {
   const int hidden = spec_.hidden_size;
   const float epsilon = static_cast<float>(spec_.rms_norm_eps);
-  ForRows(rows, [&](int row) {
+  multiplier_.ForRows(rows, [&](int row) {
     const size_t offset = static_cast<size_t>(row) * static_cast<size_t>(hidden);
     const float* const from = hidden_.floats() + offset;
     char* const to = normalized_.data() + offset * multiplier_.operand_bytes();
     if (weight == nullptr) return multiplier_.ToOperands(from, hidden, to);
     kernels_.rms_norm(from, weight, epsilon, hidden, weights_.storage, to);
   });
-}
-
-void CpuModel::ForRows(int rows, absl::FunctionRef<void(int row)> fn) {
-  if (rows < kMinParallelRows) {
-    for (int row = 0; row < rows; ++row) fn(row);
-  } else {
-    thread_pool_.Run(rows, [&](int row, int) { fn(row); });
-  }
 }
 
 void CpuModel::ObserveFloats(absl::string_view stage, int layer, int rows, const Buffer& from, int stride,

@@ -85,8 +85,6 @@ class CpuModel final : public Model {
   LogitsView MultiplyHead(int rows);
   // Normalizes the residual stream into normalized_. If `weight` is null, only converts it to operands.
   void Normalize(const float* weight, int rows);
-  // Calls fn(row) for every row, in parallel if that pays off.
-  void ForRows(int rows, absl::FunctionRef<void(int row)> fn);
   KvLayer LayerOfCache(int layer) const {
     KvLayer kv = kv_;
     kv.base += kv.block_bytes / spec_.layers * layer;

@@ -18,7 +18,7 @@ constexpr int kPanelsPerTask = 4;
 // Matrix products below this cost stay on the calling thread. The unit is the cost of one weight with one
 // row; each further row adds a quarter. Handing work to another core costs a microsecond or two.
 constexpr int64_t kMinParallelCost = 160 << 10;
-// Blocks of fewer rows take less time than handing them to other threads.
+// Below this many rows, the element-wise work of a layer takes less time than handing it to other threads.
 constexpr int kMinParallelRows = 16;
 
 class CpuMatrix final : public Matrix {
@@ -87,25 +87,27 @@ void Multiplier::Multiply(const Product& product, const Product& next, int rows,
   });
 }
 
+void Multiplier::ForRows(int rows, absl::FunctionRef<void(int row)> fn) const {
+  if (rows < kMinParallelRows) {
+    for (int row = 0; row < rows; ++row) fn(row);
+  } else {
+    thread_pool_.Run(rows, [&](int row, int) { fn(row); });
+  }
+}
+
 void Multiplier::PrepareBlocks(int rows, int k, const char* x) const {
-  const int blocks = k / kBlockColumns;
-  const size_t elements = static_cast<size_t>(rows) * static_cast<size_t>(k);
-  sums_.resize(elements / kBlockColumns);
+  const size_t blocks = static_cast<size_t>(k / kBlockColumns);
+  sums_.resize(static_cast<size_t>(rows) * blocks);
   if (kernels_.rounds_blocks) {
     scales_.resize(sums_.size());
-    levels_.resize(elements);
+    levels_.resize(sums_.size() * kBlockColumns);
   }
-  const auto prepare = [&](int first, int count) {
-    const size_t block = static_cast<size_t>(first) * static_cast<size_t>(blocks);
+  ForRows(rows, [&](int row) {
+    const size_t block = static_cast<size_t>(row) * blocks;
     OperandBlocks to = {nullptr, nullptr, &sums_[block]};
     if (kernels_.rounds_blocks) to = {&levels_[block * kBlockColumns], &scales_[block], &sums_[block]};
-    kernels_.prepare_blocks(x + block * kBlockColumns * operand_bytes_, int64_t{count} * blocks, to);
-  };
-  if (rows < kMinParallelRows) {
-    prepare(0, rows);
-  } else {
-    thread_pool_.Run(rows, [&](int row, int) { prepare(row, 1); });
-  }
+    kernels_.prepare_blocks(x + block * kBlockColumns * operand_bytes_, static_cast<int64_t>(blocks), to);
+  });
 }
 
 Multiplier::Partition Multiplier::Divide(const Product& product, int rows) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/engine/cpu/cpu_weights.h"
 #include "common/engine/cpu/kernels.h"
@@ -33,6 +34,9 @@ class Multiplier {
 
   // Converts elements to operands.
   void ToOperands(const float* from, int64_t count, char* to) const;
+
+  // Calls fn for each row, in parallel if there are enough of them.
+  void ForRows(int rows, absl::FunctionRef<void(int row)> fn) const;
 
   // `x` and `y` are as in LinearArgs; `next` is the product after this one.
   void Multiply(const Product& product, const Product& next, int rows, const char* x, char* y,

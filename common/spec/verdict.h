@@ -22,7 +22,8 @@ struct Verdict {
   Kind kind = Kind::kPlain;
   bool empty_residual = false;  // the residual had no mass, so `token` was drawn from p
 
-  // Natural logarithm of p at each emitted token: those of the path, then `token`.
+  // Natural logarithm of p at each emitted token: those of the path, then `token`. At temperature 0 with
+  // lenience below 1, p is the softmax of the logits.
   std::vector<double> log_probabilities;
 
   // Canaries. Token rule with lenience 1: the sums, over the judged nodes, of b = sum_x min(r, q), which is

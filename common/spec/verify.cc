@@ -39,7 +39,10 @@ class HostChain {
 
   const WeightRow& row() const { return *row_; }
   TokenId point_mass() const { return row().point_mass; }
-  double Probability(TokenId token) const { return row()(token); }
+  double Probability(TokenId token) const {
+    if (!ComparesLogits()) return row()(token);
+    return std::exp(row().logits[token] - LogSumExp(row().logits));
+  }
   double Entropy() const { return outrider::Entropy(row()); }
   TokenId Sample(double u) const { return outrider::Sample(row(), u); }
   void Record(double log_probability) { log_probabilities_.push_back(log_probability); }
@@ -51,8 +54,7 @@ class HostChain {
     return outrider::Accepts(u, token(), row(), compared);
   }
   bool AcceptsWithoutNoise() const {
-    if (lenience_ == 1) return token() == point_mass();
-    // At temperature 0 lenience compares with the model's distribution before the argmax (appendix A.5).
+    if (!ComparesLogits()) return token() == point_mass();
     return row().logits[token()] >= row().logits[point_mass()] + std::log(lenience_);
   }
   Residual Rest() const { return RestOf(row(), q(), 1); }
@@ -60,6 +62,8 @@ class HostChain {
  private:
   const ProposalNode& node() const { return proposal_[index_]; }
   const Distribution& q() const { return node().q; }
+  // At temperature 0 lenience needs the model's distribution before the argmax (appendix A.5).
+  bool ComparesLogits() const { return lenience_ < 1 && point_mass() >= 0; }
 
   std::span<const ProposalNode> proposal_;
   RowSource rows_;

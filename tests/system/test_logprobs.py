@@ -82,11 +82,12 @@ def test_a_draft_temperature_leaves_greedy_output_as_it_is(pair: Cluster, prompt
     assert drafting_hot.exact and 0 < drafting_hot.acceptance_rate < greedy.acceptance_rate, "it was as greedy as before"
 
 
-def test_lenience_accepts_more_and_says_that_it_is_not_exact(pair: Cluster, prompts: list[str]) -> None:
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_lenience_accepts_more_and_says_that_it_is_not_exact(pair: Cluster, prompts: list[str], temperature: float) -> None:
     def rate(lenience: float) -> tuple[float, bool]:
         drafted = accepted = 0
         for seed in range(6):
-            wanted = request(prompts[seed], temperature=1, k=4, max_tokens=60, seed=seed, ignore_eos=True)
+            wanted = request(prompts[seed], temperature=temperature, k=4, max_tokens=60, seed=seed, ignore_eos=True)
             wanted.speculation.lenience = lenience
             stats = list(pair.stub.Generate(wanted, timeout=60))[-1].finish.speculation
             drafted, accepted = drafted + stats.drafted, accepted + stats.accepted

@@ -24,14 +24,10 @@ add_test(NAME torch_plugin_test
 set_tests_properties(torch_plugin_test PROPERTIES
   LABELS unit ENVIRONMENT "OUTRIDER_BIN=${CMAKE_RUNTIME_OUTPUT_DIRECTORY};PYTHONDONTWRITEBYTECODE=1")
 
-# bench/compare.py when a system fails.
-add_test(NAME compare_test
-  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/compare_test.py
-  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(compare_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
-
-# The figures of docs/sizing.md.
-add_test(NAME sizes_test
-  COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/sizes_test.py
-  WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
-set_tests_properties(sizes_test PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+# compare_test: bench/compare.py when a system fails. papers_test: the formulas of bench/papers.py. sizes_test: the figures of docs/sizing.md.
+foreach(name IN ITEMS compare_test papers_test sizes_test)
+  add_test(NAME ${name}
+    COMMAND ${OUTRIDER_VENV}/bin/python -m pytest -q -p no:cacheprovider ${CMAKE_CURRENT_SOURCE_DIR}/unit/${name}.py
+    WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set_tests_properties(${name} PROPERTIES LABELS unit ENVIRONMENT PYTHONDONTWRITEBYTECODE=1)
+endforeach()

@@ -217,8 +217,11 @@ TEST(VerifyDraft, LenienceAtTemperatureZeroComparesWithTheBestToken) {
   for (const auto& [token, accepted] : {std::pair{0, 1}, {1, 1}, {2, 0}, {3, 0}}) {
     ScriptedNoise noise({});
     const std::vector<WeightRow> rows = {Greedy(logits), Greedy(logits)};
-    EXPECT_EQ(Accepted(Judge({.lenience = 0.5}, Chain({{token, PointMass(token)}}), rows, noise)), accepted)
-        << token;
+    const Verdict verdict = Judge({.lenience = 0.5}, Chain({{token, PointMass(token)}}), rows, noise);
+    EXPECT_EQ(Accepted(verdict), accepted) << token;
+    const TokenId first = accepted == 1 ? token : 0;
+    EXPECT_NEAR(verdict.log_probabilities[0], logits[static_cast<size_t>(first)] - LogSumExp(logits), 1e-6);
+    EXPECT_TRUE(std::isfinite(verdict.surprisal)) << "a coordinator refuses any other verdict";
   }
 }
 

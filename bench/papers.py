@@ -1,0 +1,148 @@
+"""Measures on the shipped pair what Leviathan et al. (arXiv 2211.17192) report of theirs.
+
+    .venv/bin/python bench/papers.py --corpus TEXT [--tokens 200] [--json build/bench/papers.json]
+
+The target continues the prompts without drafting, at temperature 0 and 1. Both models then read these texts, so that p and q are known at
+every position of an answer, and not only where a round judges a token. Speeds with lenience are those of the three services, in turns with
+plain decoding. TEXT is the text that unigrams and bigrams are counted in.
+"""
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Unpack
+
+import numpy as np
+from outrider import Client, Completion, Options
+from overlap import MODELS, PROGRAMS, ROOT, start
+from tokenizers import Tokenizer
+
+TARGET, DRAFT = MODELS / "tiny-target", MODELS / "tiny-draft"
+LENIENCES = (1, 0.5, 0.3, 0.1)  # those of Table 5
+K = 4
+Rows = np.ndarray  # probabilities [positions, vocab]
+Text = tuple[list[int], list[int]]  # tokens of a prompt and of its answer
+
+
+def serve(stack: contextlib.ExitStack) -> Client:
+    """Starts the pair and connects to it."""
+    target = start(stack, "0,1", "outrider-target", "--model", str(TARGET))
+    draft = start(stack, "0,1", "outrider-draft", "--model", str(DRAFT))
+    address = start(stack, "0,1", "outrider-coordinator", "--tokenizer", str(TARGET), "--target", target, "--draft", draft,
+                    "--http-listen", "")
+    return stack.enter_context(Client(address))
+
+
+def answer(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int, **speculation: Unpack[Options]) -> Completion:
+    return client.generate(prompt, temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, **speculation)
+
+
+def speed_of_lenience(client: Client, prompts: list[list[int]], temperature: float, lenience: float, tokens: int) -> dict[str, float]:
+    """Tokens a call, and the median over the prompts of the speed relative to plain decoding."""
+    ratios, emitted, rounds = [], 0, 0
+    for seed, prompt in enumerate(prompts):
+        plain = answer(client, prompt, seed, temperature, tokens, draft_tokens=0)
+        lenient = answer(client, prompt, seed, temperature, tokens, drafter="model", draft_tokens=K, rule="token", lenience=lenience)
+        ratios.append(plain.usage.decode_seconds / lenient.usage.decode_seconds)
+        emitted += len(lenient.tokens)
+        rounds += lenient.speculation.rounds
+    return {"tokens_per_call": emitted / rounds, "speed": statistics.median(ratios)}
+
+
+def distributions(model: Path, texts: list[Text]) -> Rows:
+    """The model's distributions of the answers' tokens, at temperature 1."""
+    steps = [[{"sequence": i, "tokens": (prompt + answer)[:-1], "logit_rows": len(answer)}] for i, (prompt, answer) in enumerate(texts)]
+    found = subprocess.run([PROGRAMS / "bench_logits", model, "cpu", "auto"], input=json.dumps(steps).encode(), capture_output=True, check=True)
+    logits = np.frombuffer(found.stdout, np.float32).reshape(sum(len(answer) for _, answer in texts), -1).astype(np.float64)
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def greedy(rows: Rows) -> Rows:
+    """Temperature 0: all probability on the likeliest token."""
+    return np.eye(rows.shape[1])[rows.argmax(axis=1)]
+
+
+def alpha(p: Rows, q: Rows) -> float:
+    """The mean acceptance sum_x min(p, q) (Corollary 3.6)."""
+    return float(np.minimum(p, q).sum(axis=1).mean())
+
+
+def by_rejection_sampling(p: Rows, q: Rows) -> float:
+    """The mean acceptance of rejection sampling, 1 / max_x p / q (appendix A.2)."""
+    ratio = np.divide(p, q, out=np.where(p > 0, np.inf, 0), where=q > 0).max(axis=1)
+    return float((1 / ratio).mean())
+
+
+def with_lenience(p: Rows, q: Rows, lenience: float) -> dict[str, float]:
+    """Acceptance when q is compared as lenience * q, and the total variation between p and what is emitted (appendix A.5)."""
+    accepted = np.minimum(q, p / lenience)
+    residual = np.maximum(p - q, 0)
+    rejected = 1 - accepted.sum(axis=1, keepdims=True)
+    emitted = accepted + rejected * residual / np.maximum(residual.sum(axis=1, keepdims=True), 1e-300)
+    return {"alpha": float(accepted.sum(axis=1).mean()), "moved": float(np.abs(emitted - p).sum(axis=1).mean() / 2)}
+
+
+def with_greedy_lenience(p: Rows, q: Rows, lenience: float) -> dict[str, float]:
+    """The same at temperature 0, where a token is accepted if p(x) >= lenience * max p. p is still that of temperature 1."""
+    every = np.arange(len(p))
+    token, best = q.argmax(axis=1), p.argmax(axis=1)
+    accepted = p[every, token] >= lenience * p[every, best]
+    return {"alpha": float(accepted.mean()), "moved": float((accepted & (token != best)).mean())}
+
+
+def counted(file: Path, vocab: int) -> tuple[Rows, Callable[[list[int]], Rows]]:
+    """The distribution of unigrams [vocab], and those of bigrams after given tokens, by their frequency in a text."""
+    ids = np.array(Tokenizer.from_file(str(TARGET / "tokenizer.json")).encode(file.read_text(), add_special_tokens=False).ids)
+    unigrams = np.bincount(ids, minlength=vocab) / len(ids)
+
+    def bigrams(before: list[int]) -> Rows:
+        rows = np.zeros((len(before), vocab))
+        for row, token in zip(rows, before, strict=True):
+            following = ids[1:][ids[:-1] == token]
+            row[:] = np.bincount(following, minlength=vocab) / len(following) if len(following) else unigrams
+        return rows
+
+    return unigrams, bigrams
+
+
+def measure(client: Client, prompts: list[list[int]], temperature: float, corpus: Path, tokens: int) -> Iterator[dict]:
+    """The rows of a temperature: one for each draft, then one for each lenience with the draft model."""
+    texts = [(prompt, list(answer(client, prompt, seed, temperature, tokens, draft_tokens=0).tokens)) for seed, prompt in enumerate(prompts)]
+    p, q = distributions(TARGET, texts), distributions(DRAFT, texts)
+    unigrams, bigrams = counted(corpus, p.shape[1])
+    before = [token for prompt, text in texts for token in [prompt[-1], *text[:-1]]]
+    drafts = {"model": q, "bigram": bigrams(before), "unigram": np.broadcast_to(unigrams, p.shape)}
+    law = greedy if temperature == 0 else lambda rows: rows
+    for name, rows in drafts.items():
+        yield {"temperature": temperature, "draft": name, "alpha": alpha(law(p), law(rows)),
+               "by_rejection_sampling": by_rejection_sampling(law(p), law(rows))}
+    lenient = with_greedy_lenience if temperature == 0 else with_lenience
+    for lenience in LENIENCES:
+        yield {"temperature": temperature, "lenience": lenience, **lenient(p, q, lenience),
+               **speed_of_lenience(client, prompts, temperature, lenience, tokens)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--corpus", type=Path, required=True, help="text that unigrams and bigrams are counted in")
+    parser.add_argument("--tokens", type=int, default=200, help="tokens of each answer")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    args = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
+    prompts = [tokenizer.encode(prompt).ids for prompt in json.loads((ROOT / "bench/prompts.json").read_text())["prose"]["prompts"]]
+    with contextlib.ExitStack() as stack:
+        client = serve(stack)
+        rows = [row for temperature in (0, 1) for row in measure(client, prompts, temperature, args.corpus, args.tokens)]
+    for row in rows:
+        print(", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()))
+    if args.json:
+        args.json.write_text(json.dumps(rows, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

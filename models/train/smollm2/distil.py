@@ -37,9 +37,9 @@ def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:
     return (p * log_q if by_kl else torch.minimum(p, log_q.exp())).sum(-1)
 
 
-def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable[[list[Lesson], bool], Tensor],
+def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable[[list[Lesson], int], Tensor],
            evaluate: Callable[[list[Lesson]], dict], args: argparse.Namespace) -> None:
-    """Minimises loss_of(batch, by_kl). `evaluate` returns a "score" of the held-out lessons, where larger is better, and more values.
+    """Minimises loss_of(batch, step). `evaluate` returns a "score" of the held-out lessons, where larger is better, and more values.
 
     Writes the trained parameters: NAME-last.pt, to continue from, and NAME-best.pt, those with the best score.
     """
@@ -62,7 +62,7 @@ def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable
         queue = queue or batches(taught, args.tokens, 1000 + step)
         warm, done = min(1, (step + 1) / 50), step / args.steps
         rate = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
-        loss = loss_of(queue.pop(), step < args.kl_steps)
+        loss = loss_of(queue.pop(), step)
         model.zero_grad()
         loss.backward()
         muon.step(lambda i: by_index[i][1].grad, rate)

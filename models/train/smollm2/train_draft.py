@@ -76,9 +76,9 @@ def main() -> None:
     draft = Draft(target, [int(layer) for layer in args.layers.split(",")])
     judge = Judge(states, draft, target.model.embed_tokens.weight.detach(), frequent)
 
-    def loss_of(batch: list[Lesson], by_kl: bool) -> Tensor:
+    def loss_of(batch: list[Lesson], step: int) -> Tensor:
         p, _, log_q = judge.distributions(batch)
-        return -closeness(p, log_q, by_kl).mean()
+        return -closeness(p, log_q, by_kl=step < args.kl_steps).mean()
 
     distil("draft", draft, lessons, loss_of, judge.evaluate, args)
 

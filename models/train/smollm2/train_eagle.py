@@ -35,8 +35,10 @@ class Judge:
         self.states, self.model, self.embedding = states, model, embedding
         self.head = embedding[model.tokens].contiguous()
 
-    def chains(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each step of a chain: p of the proposed tokens, the largest p of all, and log q."""
+    def chains(self, batch: list[Lesson], offset: int, steps: int = STEPS) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each step of a chain: p of the proposed tokens, the largest p of all, and log q. Chains begin at every STRIDE-th
+        position from `offset`; their first step is computed for all positions.
+        """
         ids, judged = padded(batch)
         h, log_sums, largest = self.states.of_answers(batch)
         read = self.states.h if self.model.version == 1 else self.states.taps
@@ -47,11 +49,11 @@ class Judge:
         best = (largest - log_sums).exp()
         number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
         rows = ids.shape[1] - 1
-        starts = torch.arange(offset, rows - STEPS + 1, STRIDE)
+        starts = torch.arange(offset, rows - steps + 1, STRIDE)
         found = []
         with fast_products():
             embeds = nn.functional.embedding(ids[:, 1:], self.embedding)
-            outputs = self.model(embeds, self.model.features(features[:, :-1]), STEPS, starts)
+            outputs = self.model(embeds, self.model.features(features[:, :-1]), steps, starts)
             for step, output in enumerate(outputs):
                 at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # positions whose next token is proposed
                 wanted = judged[:, at]
@@ -108,8 +110,10 @@ def begin_with_last_layer(model: Eagle, target: nn.Module) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
-    add_arguments(parser, rate=0.02, tokens=4096)
-    parser.add_argument("--ffn", type=int, default=1536, help="width of the feed-forward layer")
+    add_arguments(parser, rate=0.01, tokens=1536)
+    parser.add_argument("--ffn", type=int, default=1280, help="width of the feed-forward layer")
+    parser.add_argument("--first-steps", type=int, default=0,
+                        help="steps of training on the first token of chains alone, which takes half the time")
     parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="1: EAGLE, 3: EAGLE-3")
     args = parser.parse_args()
 
@@ -128,12 +132,12 @@ def main() -> None:
         begin_with_last_layer(model, target)
     model.tokens = frequent_tokens(lessons, config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
     judge = Judge(states, model, embedding)
-    weights = [DEPTH_WEIGHT**depth / sum(DEPTH_WEIGHT**each for each in range(STEPS)) for depth in range(STEPS)]
 
-    def loss_of(batch: list[Lesson], by_kl: bool) -> Tensor:
-        chains = judge.chains(batch, int(torch.randint(STRIDE, ())))
-        return -sum(weight * closeness(p, log_q, by_kl).sum() / max(len(p), 1)
-                    for weight, (p, _, log_q) in zip(weights, chains, strict=True))
+    def loss_of(batch: list[Lesson], step: int) -> Tensor:
+        chains = judge.chains(batch, int(torch.randint(STRIDE, ())), 1 if step < args.first_steps else STEPS)
+        weights = [DEPTH_WEIGHT**depth for depth in range(len(chains))]
+        return -sum(weight * closeness(p, log_q, by_kl=step < args.kl_steps).sum() / max(len(p), 1)
+                    for weight, (p, _, log_q) in zip(weights, chains, strict=True)) / sum(weights)
 
     distil("eagle", model, lessons, loss_of, judge.evaluate, args)
 

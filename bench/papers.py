@@ -12,7 +12,7 @@ import contextlib
 import json
 import statistics
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Unpack
 
@@ -37,7 +37,8 @@ def serve(stack: contextlib.ExitStack) -> Client:
     return stack.enter_context(Client(address))
 
 
-def answer(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int, **speculation: Unpack[Options]) -> Completion:
+def continued(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int, **speculation: Unpack[Options]) -> Completion:
+    """The answer to a prompt, of exactly `tokens` tokens."""
     return client.generate(prompt, temperature=temperature, seed=seed, max_tokens=tokens, ignore_eos=True, **speculation)
 
 
@@ -45,8 +46,8 @@ def speed_of_lenience(client: Client, prompts: list[list[int]], temperature: flo
     """Tokens a call, and the median over the prompts of the speed relative to plain decoding."""
     ratios, emitted, rounds = [], 0, 0
     for seed, prompt in enumerate(prompts):
-        plain = answer(client, prompt, seed, temperature, tokens, draft_tokens=0)
-        lenient = answer(client, prompt, seed, temperature, tokens, drafter="model", draft_tokens=K, rule="token", lenience=lenience)
+        plain = continued(client, prompt, seed, temperature, tokens, draft_tokens=0)
+        lenient = continued(client, prompt, seed, temperature, tokens, drafter="model", draft_tokens=K, rule="token", lenience=lenience)
         ratios.append(plain.usage.decode_seconds / lenient.usage.decode_seconds)
         emitted += len(lenient.tokens)
         rounds += lenient.speculation.rounds
@@ -95,32 +96,34 @@ def with_greedy_lenience(p: Rows, q: Rows, lenience: float) -> dict[str, float]:
     return {"alpha": float(accepted.mean()), "moved": float((accepted & (token != best)).mean())}
 
 
-def counted(file: Path, vocab: int) -> tuple[Rows, Callable[[list[int]], Rows]]:
-    """The distribution of unigrams [vocab], and those of bigrams after given tokens, by their frequency in a text."""
-    ids = np.array(Tokenizer.from_file(str(TARGET / "tokenizer.json")).encode(file.read_text(), add_special_tokens=False).ids)
-    unigrams = np.bincount(ids, minlength=vocab) / len(ids)
+class Counts:
+    """How often tokens, and pairs of them, occur in a text."""
 
-    def bigrams(before: list[int]) -> Rows:
-        rows = np.zeros((len(before), vocab))
+    def __init__(self, ids: list[int], vocab: int) -> None:
+        self.ids, self.vocab = np.array(ids), vocab
+        self.unigrams = np.bincount(self.ids, minlength=vocab) / len(ids)
+
+    def bigrams(self, before: list[int]) -> Rows:
+        """The distributions of the tokens after these, by frequency; of all tokens after one that the text lacks."""
+        rows = np.zeros((len(before), self.vocab))
         for row, token in zip(rows, before, strict=True):
-            following = ids[1:][ids[:-1] == token]
-            row[:] = np.bincount(following, minlength=vocab) / len(following) if len(following) else unigrams
+            following = self.ids[1:][self.ids[:-1] == token]
+            row[:] = np.bincount(following, minlength=self.vocab) / len(following) if len(following) else self.unigrams
         return rows
 
-    return unigrams, bigrams
 
-
-def measure(client: Client, prompts: list[list[int]], temperature: float, corpus: Path, tokens: int) -> Iterator[dict]:
+def measure(client: Client, prompts: list[list[int]], temperature: float, counts: Counts, tokens: int) -> Iterator[dict]:
     """The rows of a temperature: one for each draft, then one for each lenience with the draft model."""
-    texts = [(prompt, list(answer(client, prompt, seed, temperature, tokens, draft_tokens=0).tokens)) for seed, prompt in enumerate(prompts)]
+    texts = [(prompt, list(continued(client, prompt, seed, temperature, tokens, draft_tokens=0).tokens)) for seed, prompt in enumerate(prompts)]
     p, q = distributions(TARGET, texts), distributions(DRAFT, texts)
-    unigrams, bigrams = counted(corpus, p.shape[1])
     before = [token for prompt, text in texts for token in [prompt[-1], *text[:-1]]]
-    drafts = {"model": q, "bigram": bigrams(before), "unigram": np.broadcast_to(unigrams, p.shape)}
+    drafts = {"model": q, "bigram": counts.bigrams(before), "unigram": np.broadcast_to(counts.unigrams, p.shape)}
     law = greedy if temperature == 0 else lambda rows: rows
+    wanted = law(p)
     for name, rows in drafts.items():
-        yield {"temperature": temperature, "draft": name, "alpha": alpha(law(p), law(rows)),
-               "by_rejection_sampling": by_rejection_sampling(law(p), law(rows))}
+        proposed = law(rows)
+        yield {"temperature": temperature, "draft": name, "alpha": alpha(wanted, proposed),
+               "by_rejection_sampling": by_rejection_sampling(wanted, proposed)}
     lenient = with_greedy_lenience if temperature == 0 else with_lenience
     for lenience in LENIENCES:
         yield {"temperature": temperature, "lenience": lenience, **lenient(p, q, lenience),
@@ -135,9 +138,10 @@ def main() -> None:
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
     prompts = [tokenizer.encode(prompt).ids for prompt in json.loads((ROOT / "bench/prompts.json").read_text())["prose"]["prompts"]]
+    counts = Counts(tokenizer.encode(args.corpus.read_text(), add_special_tokens=False).ids, tokenizer.get_vocab_size())
     with contextlib.ExitStack() as stack:
         client = serve(stack)
-        rows = [row for temperature in (0, 1) for row in measure(client, prompts, temperature, args.corpus, args.tokens)]
+        rows = [row for temperature in (0, 1) for row in measure(client, prompts, temperature, counts, args.tokens)]
     for row in rows:
         print(", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()))
     if args.json:

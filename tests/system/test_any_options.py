@@ -14,8 +14,8 @@ from heads import FLAGS
 from test_any_request import COUNT, SEED
 
 PROMPTS = ["It was a dark evening", "The", "yes yes yes yes yes", [5, 6, 7, 8, 9, 10], [300]]
-# Options that change the law of the answer, and those that change only its speed.
-LAW: dict[str, list[Any]] = {
+# Options of the answer, and those of its speed alone.
+ANSWER: dict[str, list[Any]] = {
     "top_k": [1, 2, 40], "top_p": [1e-6, 0.3, 1], "min_p": [0, 0.05, 1], "repetition_penalty": [0.5, 1.3], "presence_penalty": [-2, 1.5],
     "frequency_penalty": [-2, 0.7], "logit_bias": [{5: 100}, {10: -100, 11: 3.5}], "allowed_ids": [[10], [10, 11, 12, 300], range(3, 4000)],
     "bad_ids": [[2], range(200)], "min_tokens": [0, 5, 12], "stop": ["e", [" the", "zq"]], "stop_token_ids": [[260], [5, 6, 7]],
@@ -35,7 +35,7 @@ BEAM: dict[str, list[Any]] = {"beam_width": [2, 4], "beam_draft_width": [1, 2], 
 
 def options(r: random.Random) -> dict[str, Any]:
     share = r.choice([0.06, 0.2])
-    chosen = {name: r.choice(values) for name, values in (LAW | SPEED).items() if r.random() < share}
+    chosen = {name: r.choice(values) for name, values in (ANSWER | SPEED).items() if r.random() < share}
     if r.random() < 0.15:
         name = r.choice(list(GRAMMARS))
         chosen[name] = r.choice(GRAMMARS[name])
@@ -44,7 +44,7 @@ def options(r: random.Random) -> dict[str, Any]:
     return chosen | {"temperature": r.choice([0, 0, 0.7, 1, 1.9]), "max_tokens": r.choice([1, 2, 7, 14])}
 
 
-def test_any_options_go_together_or_are_refused_by_name() -> None:
+def test_any_options_go_together_or_are_refused() -> None:
     r = random.Random(SEED)
     answered = compared = 0
     with cluster(target=FLAGS) as pair, Client(pair.coordinator.address, timeout=PATIENCE) as client:

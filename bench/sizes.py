@@ -15,6 +15,7 @@ ACCEPTANCES = (0.6, 0.7, 0.8, 0.9)
 RANKS = (1, 2, 4, 8)
 DEVICES = (24, 80, 141)  # GB
 KV_SHARE = 0.85  # --kv-memory-fraction
+STREAMS, CONTEXT = 8, 4096  # on a device that both models share
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,5 +127,14 @@ def ranks() -> str:
                    *(fits(model, of, device) for device in DEVICES)] for model in MODELS for of in RANKS])
 
 
+def shared() -> str:
+    def row(draft: Shape, target: Shape) -> list[str]:
+        terms = [target.bytes, draft.bytes, *(STREAMS * CONTEXT * model.kv_bytes for model in (target, draft))]
+        return [draft.name, target.name, *(f"{bytes / 1e9:.1f}" for bytes in [*terms, sum(terms)])]
+
+    return table(["draft", "target", "target's weights, GB", "draft's", f"target's KV of {STREAMS} x {CONTEXT} tokens", "draft's", "sum"],
+                 [row(draft, target) for draft, target in PAIRS[:2]])
+
+
 if __name__ == "__main__":
-    print("\n\n".join([models(), pairs(), ranks()]))
+    print("\n\n".join([models(), pairs(), ranks(), shared()]))

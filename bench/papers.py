@@ -23,15 +23,16 @@ from tokenizers import Tokenizer
 
 TARGET, DRAFT = MODELS / "tiny-target", MODELS / "tiny-draft"
 LENIENCES = (1, 0.5, 0.3, 0.1)  # those of Table 5
-K = 4
+K, LONG_K = 4, 8
+GUESS = 4  # most tokens that a hierarchical draft guesses at a time
 Rows = np.ndarray  # probabilities [positions, vocab]
 Text = tuple[list[int], list[int]]  # tokens of a prompt and of its answer
 
 
-def serve(stack: contextlib.ExitStack) -> Client:
+def serve(stack: contextlib.ExitStack, *draft_flags: str) -> Client:
     """Starts the pair and connects to it."""
     target = start(stack, "0,1", "outrider-target", "--model", str(TARGET))
-    draft = start(stack, "0,1", "outrider-draft", "--model", str(DRAFT))
+    draft = start(stack, "0,1", "outrider-draft", "--model", str(DRAFT), *draft_flags)
     address = start(stack, "0,1", "outrider-coordinator", "--tokenizer", str(TARGET), "--target", target, "--draft", draft,
                     "--http-listen", "")
     return stack.enter_context(Client(address))
@@ -52,6 +53,20 @@ def speed_of_lenience(client: Client, prompts: list[list[int]], temperature: flo
         emitted += len(lenient.tokens)
         rounds += lenient.speculation.rounds
     return {"tokens_per_call": emitted / rounds, "speed": statistics.median(ratios)}
+
+
+def draft_time(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int) -> float:
+    """Microseconds that the draft takes for each of its tokens."""
+    rounds = continued(client, prompt, seed, temperature, tokens, drafter="model", draft_tokens=LONG_K, rule="token", trace=True).trace
+    return sum(each.draft_compute_us for each in rounds) / sum(len(each.drafted) for each in rounds)
+
+
+def hierarchical(client: Client, guessing: Client, prompts: dict[str, list[list[int]]], temperature: float, tokens: int) -> Iterator[dict]:
+    """For each kind of prompts, the time of a drafted token if the draft guesses ahead, relative to the time if it does not."""
+    for kind, some in prompts.items():
+        ratios = [draft_time(guessing, prompt, seed, temperature, tokens) / draft_time(client, prompt, seed, temperature, tokens)
+                  for seed, prompt in enumerate(some)]
+        yield {"temperature": temperature, "prompts": kind, "draft_time_with_guesses": statistics.median(ratios)}
 
 
 def distributions(model: Path, texts: list[Text]) -> Rows:
@@ -137,11 +152,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(TARGET / "tokenizer.json"))
-    prompts = [tokenizer.encode(prompt).ids for prompt in json.loads((ROOT / "bench/prompts.json").read_text())["prose"]["prompts"]]
+    prompts = {kind: [tokenizer.encode(prompt).ids for prompt in some["prompts"]]
+               for kind, some in json.loads((ROOT / "bench/prompts.json").read_text()).items()}
     counts = Counts(tokenizer.encode(args.corpus.read_text(), add_special_tokens=False).ids, tokenizer.get_vocab_size())
     with contextlib.ExitStack() as stack:
-        client = serve(stack)
-        rows = [row for temperature in (0, 1) for row in measure(client, prompts, temperature, counts, args.tokens)]
+        client, guessing = serve(stack), serve(stack, "--lookup-tokens", str(GUESS))
+        rows = [row for temperature in (0, 1)
+                for row in [*measure(client, prompts["prose"], temperature, counts, args.tokens),
+                            *hierarchical(client, guessing, prompts, temperature, args.tokens)]]
     for row in rows:
         print(", ".join(f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}" for name, value in row.items()))
     if args.json:

@@ -4,10 +4,12 @@
 #include <span>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "common/engine/proposers/tree_growth.h"
 #include "common/spec/proposal.h"
 #include "common/spec/status.h"
+#include "draft_service/lookup.h"
 
 namespace outrider {
 namespace {
@@ -25,17 +27,10 @@ bool DrawsNext(const SequenceState& sequence) {
   return sequence.work_as<ProposeWork>().draw_next && !sequence.answer().next;
 }
 
-}  // namespace
-
-void DraftSampler::Begin(SequenceState& sequence) {
-  sequence.set_logit_rows(std::holds_alternative<ProposeWork>(sequence.work()) ? 1 : 0);
-}
-
-absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsView& rows) {
-  if (sequence.work_as<ProposeWork>().tree) return SampleLevel(sequence, rows);
-  const std::span<const TokenId> context = sequence.tokens();
-  absl::StatusOr<WeightRow> row =
-      sequence.controls().Apply(context, {rows.row(0).data(), rows.row(0).size()});
+// Draws the token that follows the first `n`, for the answer. Returns whether the answer is complete.
+absl::StatusOr<bool> Draw(SequenceState& sequence, size_t n, absl::Span<float> logits) {
+  const std::span<const TokenId> context = sequence.tokens().first(n);
+  absl::StatusOr<WeightRow> row = sequence.controls().Apply(context, {logits.data(), logits.size()});
   Answer& answer = sequence.answer();
   if (!row.ok()) {
     // Tokens drafted before must not be lost. A draft may lack every token that a grammar allows.
@@ -47,7 +42,7 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   const ProposeWork& work = sequence.work_as<ProposeWork>();
   const SequenceParams& params = sequence.params();
   PhiloxNoise noise(params.key, static_cast<uint64_t>(sequence.committed()));
-  ProposalNode node = Propose(params.rule, *row, params.draft_top_n, context.size(), noise);
+  ProposalNode node = Propose(params.rule, *row, params.draft_top_n, n, noise);
   if (DrawsNext(sequence)) {
     sequence.CommitNext(node.token);
     return work.draft_tokens == 0 || IsLateForMore(sequence);
@@ -57,13 +52,48 @@ absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsV
   AppendToChain(token, std::move(node.q), proposal);
   if (work.stop) proposal.back().confidence = Confidence(*row);
   if (work.alternatives > 0) {
-    proposal.back().alternatives =
-        Alternatives(params.rule, *row, params.key, context.size(), token, work.alternatives);
+    proposal.back().alternatives = Alternatives(params.rule, *row, params.key, n, token, work.alternatives);
   }
   if (static_cast<int>(proposal.size()) == work.draft_tokens) return true;
   if (work.stop && EndsDraft(*work.stop, proposal)) return true;
-  if (IsLateForMore(sequence)) return true;
-  sequence.Append(token);
+  return IsLateForMore(sequence);
+}
+
+}  // namespace
+
+void DraftSampler::Begin(SequenceState& sequence) {
+  const auto* propose = std::get_if<ProposeWork>(&sequence.work());
+  sequence.set_logit_rows(propose != nullptr ? 1 : 0);
+  if (propose != nullptr && !propose->tree && !propose->draw_next) Guess(sequence);
+}
+
+void DraftSampler::Guess(SequenceState& sequence) const {
+  const int wanted =
+      sequence.work_as<ProposeWork>().draft_tokens - static_cast<int>(sequence.answer().proposal.size());
+  // The last token of a proposal is not fed back.
+  const std::vector<TokenId> guess = LookUp(sequence.tokens(), std::min(lookup_tokens_, wanted - 1));
+  for (const TokenId token : guess) sequence.Append(token);
+  sequence.set_logit_rows(1 + static_cast<int>(guess.size()));
+}
+
+absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsView& rows) {
+  if (sequence.work_as<ProposeWork>().tree) return SampleLevel(sequence, rows);
+  const bool draws_next = DrawsNext(sequence);
+  const size_t guessed = static_cast<size_t>(rows.rows) - 1, before = sequence.tokens().size() - guessed;
+  for (size_t i = 0; i <= guessed; ++i) {
+    const size_t n = before + i;
+    if (OUTRIDER_TRY(Draw(sequence, n, rows.row(static_cast<int>(i))))) {
+      if (i < guessed) sequence.Rewind(n);
+      return true;
+    }
+    if (draws_next) break;  // the token is in the sequence, and nothing was guessed
+    const TokenId token = sequence.answer().proposal.back().token;
+    if (i < guessed && sequence.tokens()[n] == token) continue;
+    sequence.Rewind(n);
+    sequence.Append(token);
+    break;
+  }
+  Guess(sequence);
   return false;
 }
 
@@ -79,9 +109,11 @@ absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const Lo
 
 // A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway. Its
 // proposals have no confidences, which tells the caller to choose K itself, and no alternatives. The token
-// that a proposal is to follow is drawn on the host, since it leaves first.
+// that a proposal is to follow is drawn on the host, since it leaves first, and so are tokens that were
+// guessed.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  if (DrawsNext(sequence) || sequence.work_as<ProposeWork>().tree) return std::nullopt;
+  if (DrawsNext(sequence) || sequence.work_as<ProposeWork>().tree || sequence.logit_rows() > 1)
+    return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = ProposeTask{.draft_tokens = sequence.work_as<ProposeWork>().draft_tokens},

@@ -138,12 +138,13 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
 ModelServiceSpec DraftSpec() {
   // At most 600 bytes per drafted token. docs/performance.md says what the truncation costs in acceptance.
   const auto top_n = std::make_shared<int>(64);
+  const auto lookup_tokens = std::make_shared<int>(0);
   return {
       .name = "draft",
       .listen = "127.0.0.1:7071",
       .role = ModelRole::kDraft,
       .define_flags =
-          [top_n](CLI::App& app, RunnerOptions& runner) {
+          [top_n, lookup_tokens](CLI::App& app, RunnerOptions& runner) {
             app.add_option("--top-n", *top_n,
                            "tokens kept of a distribution unless a request says otherwise; as many as the "
                            "vocabulary or more: all")
@@ -152,8 +153,14 @@ ModelServiceSpec DraftSpec() {
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
                            "folder, which makes the head smaller; 0: all")
                 ->check(CLI::Range(0, 1 << 24));
+            app.add_option(
+                   "--lookup-tokens", *lookup_tokens,
+                   "compute up to so many tokens of a proposal at once, as guessed from the text; changes "
+                   "no proposal; 0: one at a time")
+                ->check(CLI::Range(0, 64));
           },
-      .make_sampler = [](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(); },
+      .make_sampler =
+          [lookup_tokens](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(*lookup_tokens); },
       .make_service =
           [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars, Tracer* tracer) {
             return MakeDraftService(worker, info, grammars, tracer, *top_n);

@@ -34,10 +34,15 @@ absl::StatusOr<std::vector<SlotMove>> CachedSequence::Reconcile(uint32_t base, u
 void CachedSequence::Truncate(int n) {
   OUTRIDER_CHECK(n >= 0 && n <= size());
   parents_.resize(std::max(n - tree_begin(), 0));
+  Rewind(n);
+  table_.Truncate(n);
+}
+
+void CachedSequence::Rewind(int n) {
+  OUTRIDER_CHECK(n >= 0 && n <= size());
   tokens_.resize(n);
   hashes_.resize(n + 1);
   num_computed_ = std::min(num_computed_, n);
-  table_.Truncate(n);
 }
 
 std::vector<SlotMove> CachedSequence::Keep(int n, std::span<const int> path) {

@@ -112,6 +112,9 @@ class CachedSequence {
   }
   // Keeps the first n tokens, n <= size(), and drops the blocks that hold none of them.
   void Truncate(int n);
+  // Keeps the first n tokens of a chain, and all blocks, so that the pool, which other sequences share, is
+  // not touched.
+  void Rewind(int n);
   // Keeps the first n tokens and the accepted `path` of the proposal that follows them, as a chain. With a
   // tree, n must be tree_begin(). Without one the path must be a prefix of a chain. Returns moves as
   // Reconcile does.

@@ -85,6 +85,7 @@ outrider_unit_test(worker_test THREADS
     ${CMAKE_CURRENT_LIST_DIR}/device_model_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/device_worker_testing.h
+    ${CMAKE_CURRENT_LIST_DIR}/draft_lookup_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/held_sampler.h
     ${CMAKE_CURRENT_LIST_DIR}/mailbox_test.cc
     ${CMAKE_CURRENT_LIST_DIR}/scheduler_test.cc

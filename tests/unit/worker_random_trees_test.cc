@@ -144,12 +144,16 @@ class UnmovedModel final : public testing::ChangedModel {
   void MoveSlots(absl::Span<const BlockId> /*blocks*/, absl::Span<const SlotMove> /*moves*/) override {}
 };
 
-template <class SamplerOfIt>
-std::unique_ptr<Worker> Start(const RunnerOptions& load, const Backend& backend, WorkerOptions options) {
+std::unique_ptr<Worker> StartWith(std::unique_ptr<Sampler> sampler, const RunnerOptions& load,
+                                  const Backend& backend, WorkerOptions options) {
   absl::StatusOr<std::unique_ptr<Runner>> runner = Runner::Load(load, backend);
   EXPECT_TRUE(runner.ok()) << runner.status();
-  return std::make_unique<Worker>(*std::move(runner), std::make_unique<SamplerOfIt>(), options,
-                                  Worker::Hooks{});
+  return std::make_unique<Worker>(*std::move(runner), std::move(sampler), options, Worker::Hooks{});
+}
+
+template <class SamplerOfIt>
+std::unique_ptr<Worker> Start(const RunnerOptions& load, const Backend& backend, WorkerOptions options) {
+  return StartWith(std::make_unique<SamplerOfIt>(), load, backend, options);
 }
 
 // Parameterised by whether the model runs device tasks, as for chains, or leaves its logits to the host.
@@ -188,6 +192,23 @@ TEST_P(RandomTreesTest, AProposalIsThatOfTheWholeSequenceSentAtOnceOrItsBegin) {
       EXPECT_GT(count, 0);
     }
     EXPECT_GT(seen.prefix_hit, 0);
+  }
+}
+
+// A wrong guess that were kept, or left in the cache, would change proposals.
+TEST_P(RandomTreesTest, AProposalWithGuessesIsTheOneWithout) {
+  const testing::HostDevice device(/*team=*/1);
+  const auto native = BackendFor("native", "cpu");
+  const Backend& backend = GetParam() ? static_cast<const Backend&>(device) : **native;
+  for (const int block_size : testing::TrafficBlockSizes()) {
+    int started = 0;  // the worker that is judged comes first
+    const auto start = [&](const RunnerOptions& load, WorkerOptions options) {
+      return StartWith(std::make_unique<DraftSampler>(started++ == 0 ? 3 : 0), load, backend, options);
+    };
+    const Seen seen = DraftTraffic(7, block_size, TreeSettings(), start).Run(250);
+    EXPECT_EQ(seen.wrong, 0) << "of " << seen.checked << " in blocks of " << block_size;
+    EXPECT_GT(seen.checked, 200);
+    for (const int count : {seen.preempted, seen.cut}) EXPECT_GT(count, 0);
   }
 }
 

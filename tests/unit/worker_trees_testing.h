@@ -144,6 +144,7 @@ class WorkerTreesTest : public ::testing::Test {
         Worker::Hooks{
             .on_step =
                 [this](const StepStats& step) {
+                  ++steps_;
                   rows_ += step.rows;
                   most_rows_ = std::max(most_rows_.load(), step.rows);
                 },
@@ -188,7 +189,7 @@ class WorkerTreesTest : public ::testing::Test {
     params.sampling.temperature = 0;
     return std::make_shared<SequenceParams>(params);
   }();
-  std::atomic<int> rows_ = 0, most_rows_ = 0;
+  std::atomic<int> steps_ = 0, rows_ = 0, most_rows_ = 0;
   std::atomic<int64_t> preemptions_ = 0;
 };
 

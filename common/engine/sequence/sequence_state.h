@@ -95,6 +95,8 @@ class SequenceState {
   // Appends a node of a tree, to be computed, which follows an earlier node or, with -1, the committed
   // tokens.
   void AppendNode(TokenId token, int parent) { cache_.AppendNode(token, parent); }
+  // Drops all but the first n tokens of a chain. Keeps the blocks, since samplers run on several threads.
+  void Rewind(int n) { cache_.Rewind(n); }
   // Drops the tokens that are not computed.
   void DropPending() { cache_.Truncate(cache_.num_computed()); }
   // Records that the next `rows` tokens are computed.

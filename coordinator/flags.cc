@@ -33,6 +33,11 @@ void DefineFlags(CLI::App& app, Flags& flags) {
               "address of a target service; may be given again: each request is on one of them. "
               "dns:///NAME:PORT: all that the name resolves to");
   add_servers("--draft", flags.drafts, "address of a draft service, likewise; empty: none");
+  app.add_option(
+         "--second-draft", flags.second_drafts,
+         "address of a draft service with another model, likewise: with the drafter both_models it proposes "
+         "beside the first")
+      ->allow_extra_args(false);
   add_option("--resolve-interval", flags.resolve_seconds,
              "seconds from one time that dns:///NAME:PORT is resolved to the next", CLI::Range(0.1, 86400.0));
   add_option("--target-wait", flags.target_wait_seconds,

@@ -22,6 +22,7 @@ struct Flags {
   std::vector<std::string> served_model_names;
   std::vector<std::string> targets = {"127.0.0.1:7072"};
   std::vector<std::string> drafts = {"127.0.0.1:7071"};
+  std::vector<std::string> second_drafts;
   double resolve_seconds = 5;
   bool mixed_numerics = false;
   ChannelSecurity backend;

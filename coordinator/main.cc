@@ -1,5 +1,7 @@
 // The coordinator's process: flags, connections, the public services, and an orderly shutdown.
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <thread>
@@ -84,6 +86,7 @@ absl::StatusOr<Loaded> Load(const Flags& flags) {
                            .tree = flags.tree,
                            .drafter = FromName<v1::DrafterKind>(flags.drafter),
                            .has_draft_service = !flags.drafts.empty(),
+                           .has_second_draft_service = !flags.drafts.empty() && !flags.second_drafts.empty(),
                            .max_samples = std::min(kMaxSamples, flags.admission.max_samples),
                            .control_tokens_in_chat = flags.control_tokens_in_chat};
   if (flags.generation_config == "auto") {
@@ -175,9 +178,14 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
   admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
   pools.targets->Stop();
-  if (pools.drafts != nullptr) pools.drafts->Stop();
-  co_await until(Clock::now() + std::chrono::seconds(2), [&pools] {
-    return pools.targets->stopped() && (pools.drafts == nullptr || pools.drafts->stopped());
+  const std::array drafts = {pools.drafts.get(), pools.second_drafts.get()};
+  for (DraftPool* pool : drafts) {
+    if (pool != nullptr) pool->Stop();
+  }
+  co_await until(Clock::now() + std::chrono::seconds(2), [&] {
+    return pools.targets->stopped() && std::ranges::all_of(drafts, [](const DraftPool* pool) {
+             return pool == nullptr || pool->stopped();
+           });
   });
 }
 
@@ -215,6 +223,7 @@ absl::Status Serve(const Flags& flags) {
   };
   pools = OUTRIDER_TRY(MakePools(context, pool_options(flags.targets, &Metrics::OnUnexpectedTarget),
                                  pool_options(flags.drafts, &Metrics::OnUnexpectedDraft),
+                                 pool_options(flags.second_drafts, &Metrics::OnUnexpectedDraft),
                                  flags.mixed_numerics, tokenizer, on_change));
   Admission admission(context.get_executor(), flags.admission,
                       [&] { metrics.SetRequests(admission.running(), admission.waiting()); });
@@ -224,6 +233,7 @@ absl::Status Serve(const Flags& flags) {
                                        .tokenizer = &tokenizer,
                                        .targets = pools->targets.get(),
                                        .drafts = pools->drafts.get(),
+                                       .second_drafts = pools->second_drafts.get(),
                                        .draft_budget = ToDuration(flags.draft_budget_seconds),
                                        .ngram = flags.ngram,
                                        .policy = &policy,
@@ -250,9 +260,12 @@ absl::Status Serve(const Flags& flags) {
                         {"http_listen", gateway != nullptr ? gateway->address() : ""},
                         {"target", absl::StrJoin(flags.targets, ",")},
                         {"draft", absl::StrJoin(flags.drafts, ",")},
+                        {"second_draft", absl::StrJoin(flags.second_drafts, ",")},
                         {"drafter", NameOf(DefaultDrafter(loaded.defaults))}});
   pools->targets->Connect();
-  if (pools->drafts != nullptr) pools->drafts->Connect();
+  for (DraftPool* pool : {pools->drafts.get(), pools->second_drafts.get()}) {
+    if (pool != nullptr) pool->Connect();
+  }
 
   // The executor runs until the process ends, so that calls that arrive during shutdown are answered too.
   std::thread executor([&context] { context.Run(); });

@@ -29,8 +29,8 @@ std::string Fingerprints(uint64_t one, uint64_t other) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
-                                                 PoolOptions drafts, bool mixed_numerics,
-                                                 const Tokenizer& tokenizer,
+                                                 PoolOptions drafts, PoolOptions second_drafts,
+                                                 bool mixed_numerics, const Tokenizer& tokenizer,
                                                  std::function<void()> on_change) {
   auto result = std::make_unique<Pools>();
   Pools* const pools = result.get();
@@ -41,22 +41,28 @@ absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptio
     if (!mixed_numerics) status.Update(CheckNumerics(info, others));
     return status;
   };
-  // Drafts may change their weights as long as all that are up agree: each proposal carries its own q.
-  const auto check_draft = [pools, &tokenizer](const v1::ServerInfo& info) {
-    absl::Status status = CheckFingerprint(info, tokenizer);
-    status.Update(CheckWeights(info, pools->drafts->info_of_any_up()));
-    return status;
-  };
   const auto error = [](absl::string_view flag, const absl::Status& status) {
     return Invalid(flag, ": ", status.message());
   };
   auto target_pool = TargetPool::Create(context, std::move(targets), check_target, on_change);
   if (!target_pool.ok()) return error("--target", target_pool.status());
   pools->targets = *std::move(target_pool);
-  if (drafts.addresses.empty()) return result;
-  auto draft_pool = DraftPool::Create(context, std::move(drafts), check_draft, on_change);
-  if (!draft_pool.ok()) return error("--draft", draft_pool.status());
-  pools->drafts = *std::move(draft_pool);
+  const auto make_drafts = [&](absl::string_view flag, PoolOptions options,
+                               std::unique_ptr<DraftPool>& made) -> absl::Status {
+    if (options.addresses.empty()) return absl::OkStatus();
+    // Drafts may change their weights as long as all that are up agree: each proposal carries its own q.
+    const auto check = [&made, &tokenizer](const v1::ServerInfo& info) {
+      absl::Status status = CheckFingerprint(info, tokenizer);
+      status.Update(CheckWeights(info, made->info_of_any_up()));
+      return status;
+    };
+    auto pool = DraftPool::Create(context, std::move(options), check, on_change);
+    if (!pool.ok()) return error(flag, pool.status());
+    made = *std::move(pool);
+    return absl::OkStatus();
+  };
+  OUTRIDER_TRY(make_drafts("--draft", std::move(drafts), pools->drafts));
+  OUTRIDER_TRY(make_drafts("--second-draft", std::move(second_drafts), pools->second_drafts));
   return result;
 }
 
@@ -72,7 +78,9 @@ void ReportKvUsed(const TargetPool& targets, Metrics& metrics) {
 
 void Report(const Pools& pools, Metrics& metrics) {
   metrics.SetTargets(WhichAreUp(pools.targets.get()));
-  metrics.SetDrafts(WhichAreUp(pools.drafts.get()));
+  Metrics::ServersUp drafts = WhichAreUp(pools.drafts.get());
+  drafts.merge(WhichAreUp(pools.second_drafts.get()));
+  metrics.SetDrafts(drafts);
   ReportKvUsed(*pools.targets, metrics);
   metrics.SetDegraded(pools.drafts != nullptr && !pools.drafts->up());
 }

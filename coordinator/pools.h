@@ -15,13 +15,15 @@ namespace outrider {
 struct Pools {
   std::unique_ptr<TargetPool> targets;
   std::unique_ptr<DraftPool> drafts;  // null: none is configured
+  std::unique_ptr<DraftPool> second_drafts;
 };
 
-// Makes no draft pool if `drafts` has no addresses. Calls `on_change` when a server may have become usable or
+// Makes no draft pool without addresses. Calls `on_change` when a server may have become usable or
 // unusable. The tokenizer outlives the result. INVALID_ARGUMENT, naming the flag, for a malformed address.
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
-                                                 PoolOptions drafts, bool mixed_numerics,
-                                                 const Tokenizer& tokenizer, std::function<void()> on_change);
+                                                 PoolOptions drafts, PoolOptions second_drafts,
+                                                 bool mixed_numerics, const Tokenizer& tokenizer,
+                                                 std::function<void()> on_change);
 
 void Report(const Pools& pools, Metrics& metrics);
 // The part of Report that changes with each step of a target.

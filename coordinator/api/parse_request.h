@@ -25,6 +25,7 @@ struct RequestDefaults {
   std::string tree = "none";                               // SpeculationOptions.tree
   v1::DrafterKind drafter = v1::DRAFTER_KIND_UNSPECIFIED;  // DefaultDrafter
   bool has_draft_service = true;
+  bool has_second_draft_service = false;
   int max_samples = 1;                                          // per request
   std::shared_ptr<const ChatTemplate> chat_template = nullptr;  // null: the model is not for conversations
   std::string no_chat = "this model has no chat template";      // why there is no chat template

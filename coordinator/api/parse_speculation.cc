@@ -20,6 +20,7 @@ constexpr int kAdaptiveTreeDepth = 4;  // of a tree whose shape gives no depth, 
 
 bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v1::ServerInfo* target) {
   if (kind == v1::DRAFTER_KIND_MODEL) return defaults.has_draft_service;
+  if (kind == v1::DRAFTER_KIND_BOTH_MODELS) return defaults.has_second_draft_service;
   if (kind == v1::DRAFTER_KIND_NGRAM || kind == v1::DRAFTER_KIND_COPY || kind == v1::DRAFTER_KIND_AUTO ||
       kind == v1::DRAFTER_KIND_NONE || kind == v1::DRAFTER_KIND_GRAMMAR) {
     return true;
@@ -32,6 +33,7 @@ bool IsConfigured(v1::DrafterKind kind, const RequestDefaults& defaults, const v
 std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
   const std::string name = NameOf(kind);
   if (kind == v1::DRAFTER_KIND_MODEL) return "model; no draft service is configured";
+  if (kind == v1::DRAFTER_KIND_BOTH_MODELS) return "both_models; no second draft service is configured";
   if (target == nullptr || ProposerOf(kind) == v1::PROPOSER_UNSPECIFIED) {
     return absl::StrCat("unknown value ", name);
   }
@@ -41,12 +43,9 @@ std::string ProblemWith(v1::DrafterKind kind, const v1::ServerInfo* target) {
       name, "; proposers of the target: ", proposers.empty() ? "none" : absl::StrJoin(proposers, ", "));
 }
 
-// Why the request cannot have a tree of any shape; nullopt if it can.
-std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
+// Why no drafter's tokens can compete for a position in this request; nullopt if they can.
+std::optional<std::string> ObstacleToBranches(const TreeLimits& limits, const Request& request) {
   const v1::SequenceParams& params = request.params;
-  const bool makes_trees =
-      request.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(request.drafter) != v1::PROPOSER_UNSPECIFIED;
-  if (!makes_trees) return absl::StrCat("drafter ", NameOf(request.drafter));
   if (params.rule() == v1::RULE_BLOCK) return "rule block";
   if (params.has_lenience() && params.lenience() < 1) return "lenience below 1";
   if (limits.target.max_tree_nodes() == 0) return "a target that takes none";
@@ -55,6 +54,32 @@ std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& req
     return "a target that rounds trees otherwise than chains, under greedy decoding or rule coupled";
   }
   return std::nullopt;
+}
+
+// Why the request cannot have a tree of any shape; nullopt if it can.
+std::optional<std::string> Obstacle(const TreeLimits& limits, const Request& request) {
+  const bool makes_trees =
+      request.drafter == v1::DRAFTER_KIND_MODEL || ProposerOf(request.drafter) != v1::PROPOSER_UNSPECIFIED;
+  if (!makes_trees) return absl::StrCat("drafter ", NameOf(request.drafter));
+  return ObstacleToBranches(limits, request);
+}
+
+// The chains of two drafts must fit a tree's limits together.
+absl::Status FitBothModels(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
+                           Request& request) {
+  if (request.drafter != v1::DRAFTER_KIND_BOTH_MODELS || request.draft_tokens == 0) return absl::OkStatus();
+  const std::optional<std::string> obstacle = ObstacleToBranches(limits, request);
+  if (obstacle && speculation.drafter() == request.drafter) {
+    return FieldError("speculation.drafter", absl::StrCat("another with ", *obstacle),
+                      NameOf(request.drafter));
+  }
+  if (obstacle) {
+    request.drafter = v1::DRAFTER_KIND_MODEL;
+  } else {
+    request.draft_tokens =
+        std::min(request.draft_tokens, static_cast<int>(limits.target.max_tree_nodes()) / 2);
+  }
+  return absl::OkStatus();
 }
 
 int DepthOf(const v1::SpeculationOptions& speculation, const TreeShape& shape, int max_draft_tokens,
@@ -120,14 +145,18 @@ absl::Status CheckOptions(const v1::BeamOptions& beam, uint32_t max_width) {
   return absl::OkStatus();
 }
 
-// With candidates the target cannot propose. If the default would, the draft service or none takes its place.
-absl::Status ReplaceTargetDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
-                                  Request& request) {
+// With candidates the target cannot propose, and one draft makes the tree. If the default would be the target
+// or two drafts, the draft service or none takes its place.
+absl::Status ReplaceDrafter(const v1::SpeculationOptions& speculation, const RequestDefaults& defaults,
+                            Request& request) {
   request.params.clear_proposer();
-  if (ProposerOf(request.drafter) == v1::PROPOSER_UNSPECIFIED) return absl::OkStatus();
+  const bool both = request.drafter == v1::DRAFTER_KIND_BOTH_MODELS;
+  if (!both && ProposerOf(request.drafter) == v1::PROPOSER_UNSPECIFIED) return absl::OkStatus();
   if (speculation.drafter() == request.drafter) {
-    return FieldError("speculation.drafter", "one that is not the target itself with beam search",
-                      NameOf(request.drafter));
+    return FieldError(
+        "speculation.drafter",
+        both ? "one model with beam search" : "one that is not the target itself with beam search",
+        NameOf(request.drafter));
   }
   request.drafter = defaults.has_draft_service ? v1::DRAFTER_KIND_MODEL : v1::DRAFTER_KIND_NONE;
   if (!defaults.has_draft_service) request.draft_tokens = 0;
@@ -207,7 +236,8 @@ absl::Status ParseDrafter(const v1::SpeculationOptions& speculation, const Reque
     request.drafter = v1::DRAFTER_KIND_NONE;
   }
   const int max_draft_tokens = static_cast<int>(target.max_draft_tokens());
-  request.adaptive = defaults.adaptive && repeatable && !speculation.has_draft_tokens();
+  const bool is_chain = request.drafter != v1::DRAFTER_KIND_BOTH_MODELS;
+  request.adaptive = defaults.adaptive && repeatable && is_chain && !speculation.has_draft_tokens();
   request.draft_tokens =
       request.adaptive ? max_draft_tokens : std::min(defaults.draft_tokens, max_draft_tokens);
   if (speculation.has_draft_tokens()) {
@@ -243,6 +273,7 @@ std::string ProblemOfTree(const std::string& tree) {
 
 absl::Status ParseTree(const v1::SpeculationOptions& speculation, const TreeLimits& limits,
                        Request& request) {
+  OUTRIDER_TRY(FitBothModels(speculation, limits, request));
   constexpr char kField[] = "speculation.tree";
   const bool is_asked_for = !speculation.tree().empty();
   const std::string& text = is_asked_for ? speculation.tree() : limits.default_tree;
@@ -288,7 +319,7 @@ absl::Status ParseBeam(const v1::GenerateRequest& proto, const RequestDefaults& 
   const uint32_t max_width = std::min(static_cast<uint32_t>(defaults.max_samples), target.vocab_size());
   OUTRIDER_TRY(CheckOptions(beam, max_width));
   OUTRIDER_TRY(CheckFieldsForBeam(proto));
-  OUTRIDER_TRY(ReplaceTargetDrafter(proto.speculation(), defaults, request));
+  OUTRIDER_TRY(ReplaceDrafter(proto.speculation(), defaults, request));
   if (request.samples > static_cast<int>(beam.width())) {
     return FieldError("n", absl::StrCat("1 to ", beam.width(), ", the width of the search"),
                       absl::StrCat(request.samples));

@@ -96,7 +96,8 @@ Metrics::Metrics(prometheus::Registry& r, int max_requests) : registry_(r) {
                                 "Drafted tokens that were sent to the target, by who drafted them and rule.");
   auto& accepted = CounterFamily(r, "spec_decode_num_accepted_tokens_by_drafter_total",
                                  "Drafted tokens that the target accepted, by who drafted them and rule.");
-  std::vector<v1::DrafterKind> kinds = {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
+  std::vector<v1::DrafterKind> kinds = {v1::DRAFTER_KIND_MODEL, v1::DRAFTER_KIND_BOTH_MODELS,
+                                        v1::DRAFTER_KIND_NGRAM, v1::DRAFTER_KIND_COPY,
                                         v1::DRAFTER_KIND_GRAMMAR};
   for (const OwnDrafter& own : kOwnDrafters) kinds.push_back(own.drafter);
   for (v1::DrafterKind kind : kinds) {

@@ -27,6 +27,7 @@ struct DecodeParts {
   const Tokenizer* tokenizer;
   TargetPool* targets;
   DraftPool* drafts = nullptr;     // null: no draft service is configured
+  DraftPool* second_drafts = nullptr;
   Clock::duration draft_budget{};  // per proposal
   NgramOptions ngram = {};
   DraftChoice* policy;

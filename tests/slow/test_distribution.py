@@ -106,6 +106,15 @@ def test_sampled_tokens_have_the_targets_distribution(form: str, shape: str, c: 
         assert deviations(c, before) < 4.5
 
 
+@pytest.mark.parametrize("k", [2, full(4)])
+def test_so_they_have_with_two_drafts(k: int, law: Cells, goldens: dict[str, Any]) -> None:
+    """Both drafts compete for the same positions, each with its own q. Without random numbers of its own the second would say what the
+    first says, whenever their q are alike."""
+    with cluster(target=PRECISE, second_draft=["--frequent-tokens", "600"]) as c:
+        assert_law(sample(c, goldens["prompt"], 3, top_k=5, drafter="both_models", k=k), law)
+        assert deviations(c) < 4.5
+
+
 # ---- under a grammar
 
 LETTERS, LONG = "aeht", 3  # the vocabulary has 18 tokens of these letters, so a text has many spellings

@@ -394,6 +394,7 @@ class Cluster:
     stub: inference_pb2_grpc.InferenceStub
     _servers: list[Server]
     _flags: tuple[tuple[str, ...], tuple[str, ...]]
+    _draft_address: str = ""  # where the coordinator reaches the first draft, if there are two
 
     def kill(self, server: Server) -> None:
         """Ends a server by SIGKILL."""
@@ -465,14 +466,15 @@ class Cluster:
                 server.wait_value(f"outrider_{name}_sequences", 0)
 
     def wait_draft_up(self, up: bool) -> None:
-        self.coordinator.wait_value("outrider_draft_up", 1 if up else 0)
+        labels = {"address": self._draft_address} if self._draft_address else {}
+        self.coordinator.wait_value("outrider_draft_up", 1 if up else 0, **labels)
 
 
 @contextlib.contextmanager
-def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coordinator: Sequence[str] = (),
-            through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None,
+def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), second_draft: Sequence[str] | None = None,
+            coordinator: Sequence[str] = (), through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None,
             target_through: Callable[[str], contextlib.AbstractContextManager[str]] | None = None) -> Iterator[Cluster]:
-    """Runs the three processes. `target`, `draft` and `coordinator` are extra flags; with None there is no draft.
+    """Runs the processes. `target`, `draft`, `second_draft` and `coordinator` are extra flags; with None there is no such draft.
 
     `through` is a proxy between coordinator and draft: it gets the draft's address and yields its own. `target_through`
     is one between coordinator and target.
@@ -483,6 +485,9 @@ def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coo
         d = None
         if draft is not None:
             servers.append(d := start_draft(*draft))
+        if second_draft is not None:
+            servers.append(second := start_draft(*second_draft))
+            coordinator = ["--second-draft", second.address, *coordinator]
         address = "" if d is None else d.address
         if through is not None:
             address = stack.enter_context(through(address))
@@ -493,9 +498,11 @@ def cluster(*, target: Sequence[str] = (), draft: Sequence[str] | None = (), coo
         channel = stack.enter_context(c.connect())
         eventually(lambda: c.health() == "SERVING", "the coordinator is ready")
         result = Cluster(t, d, c, inference_pb2_grpc.InferenceStub(channel), servers,
-                         (tuple(target), tuple(draft or ())))
+                         (tuple(target), tuple(draft or ())), address)
         if d is not None:
             result.wait_draft_up(True)
+        if second_draft is not None:
+            c.wait_value("outrider_draft_up", 1, address=second.address)
         yield result
 
 

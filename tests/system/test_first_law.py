@@ -27,10 +27,12 @@ SEEDED = {"temperature": 1, "seed": 3, "ignore_eos": True}
 BLOCK = {"rule": "block"}
 LOCAL = ["ngram", "copy"]
 AHEAD = {"schedule": "run_ahead"}
+BOTH = {"drafter": "both_models"}
 # The configurations that draft. "auto" and the policy's K depend on times, so they differ from run to run.
 FEATURES: dict[str, dict[str, Any]] = (
     {f"model, K = {k}": {"k": k} for k in (1, 2, 4, 8)} | {"model": {}, "auto": {"drafter": "auto", "k": 4}}
     | {drafter: {"drafter": drafter, "k": 4} for drafter in LOCAL}
+    | {f"both models, K = {k}": BOTH | {"k": k} for k in (1, 4)}
     | {f"tree {tree}": {"tree": tree} for tree in ("2", "2x2x1", "3x2x1x1", "1x3", "chains:3", "budget:12", "auto")}
     | {f"ahead, K = {k}": AHEAD | {"k": k} for k in (1, 2, 4, 8)} | {"ahead": AHEAD, "tree auto, ahead": AHEAD | {"tree": "auto"}}
     | {proposer: {"drafter": proposer} for proposer in PROPOSERS}
@@ -45,8 +47,9 @@ Call = tuple[str, dict[str, Any]]
 
 
 def everything(target: tuple[str, ...] = (), draft: tuple[str, ...] = (), coordinator: tuple[str, ...] = (), **options: Any) -> Any:
-    """A cluster with every drafter and proposer, and more flags for each process."""
-    return cluster(target=(*FLAGS, *target), draft=draft, coordinator=["--max-requests", "128", *coordinator], **options)
+    """A cluster with every drafter and proposer, and more flags for each process. The second draft knows few tokens, and guesses."""
+    return cluster(target=(*FLAGS, *target), draft=draft, second_draft=("--frequent-tokens", "600", "--lookup-tokens", "4"),
+                   coordinator=["--max-requests", "128", *coordinator], **options)
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +95,7 @@ def test_every_feature_emits_what_plain_decoding_does(law: str, c: Cluster, prom
 
 def test_the_block_rule_takes_chains_of_every_drafter(c: Cluster, prompts: list[str]) -> None:
     wanted = plain(c, "greedy", prompts[:1], TOKENS)[prompts[0]]
-    chains = [options for options in FEATURES.values() if "tree" not in options]
+    chains = [options for options in FEATURES.values() if "tree" not in options and options.get("drafter") != BOTH["drafter"]]
     calls = [(prompts[0], LAWS["greedy"] | BLOCK | options | {"max_tokens": TOKENS}) for options in chains]
     for (_, options), answer in zip(calls, c.generate_all(calls), strict=True):
         assert answer.tokens == wanted, options
@@ -102,8 +105,8 @@ def test_the_block_rule_takes_chains_of_every_drafter(c: Cluster, prompts: list[
 
 
 # The features that are tested with faults: each drafter, proposer and schedule, with chains and trees.
-DISTURBED = ["model", "model, K = 4", "auto", *LOCAL, "tree 2x2x1", "tree budget:12", "tree auto", "ahead", "ahead, K = 4",
-             "tree auto, ahead", *(f"{proposer}, {way}" for proposer in PROPOSERS for way in ("K = 4", "tree 2x2x1"))]
+DISTURBED = ["model", "model, K = 4", "auto", *LOCAL, "both models, K = 1", "both models, K = 4", "tree 2x2x1", "tree budget:12",
+             "tree auto", "ahead", "ahead, K = 4", "tree auto, ahead", *(f"{proposer}, {way}" for proposer in PROPOSERS for way in ("K = 4", "tree 2x2x1"))]
 DISTURBED_WITH_GRAMMAR = ["model, K = 4", "auto", "tree 2x2x1", "eagle, K = 4"]
 
 

@@ -220,5 +220,27 @@ TEST_F(ParseDrafterTest, ASearchHasAnotherDrafterThanTheTarget) {
   EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_MODEL);
 }
 
+TEST_F(ParseDrafterTest, TwoDraftsNeedASecondServiceAndRoomForATree) {
+  EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_BOTH_MODELS), HasSubstr("no second draft service is configured"));
+  defaults_.has_draft_service = defaults_.has_second_draft_service = true;
+  speculation().set_draft_tokens(6);
+  target_.set_max_tree_nodes(8);
+  EXPECT_EQ(Parse(v1::DRAFTER_KIND_BOTH_MODELS)->draft_tokens, 4) << "of each";
+  speculation().set_tree("2x1");
+  EXPECT_EQ(MetadataOf(Parse(v1::DRAFTER_KIND_BOTH_MODELS).status(), "field"), "speculation.tree");
+  speculation().clear_tree();
+  speculation().set_rule(v1::RULE_BLOCK);
+  EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_BOTH_MODELS), HasSubstr("another with rule block"));
+  speculation().clear_drafter();
+  defaults_.drafter = v1::DRAFTER_KIND_BOTH_MODELS;
+  EXPECT_EQ(Parse()->drafter, v1::DRAFTER_KIND_MODEL);
+}
+
+TEST_F(ParseDrafterTest, OneDraftMakesTheTreeOfASearch) {
+  defaults_.has_draft_service = defaults_.has_second_draft_service = true;
+  proto_.mutable_beam()->set_width(2);
+  EXPECT_THAT(ErrorOf(v1::DRAFTER_KIND_BOTH_MODELS), HasSubstr("one model with beam search"));
+}
+
 }  // namespace
 }  // namespace outrider

@@ -33,6 +33,7 @@ outrider_unit_test(coordinator_test
     unit/metrics_test.cc
     unit/model_drafter_test.cc
     unit/ngram_drafter_test.cc
+    unit/paired_drafter_test.cc
     unit/parse_drafter_test.cc
     unit/parse_tree_test.cc
     unit/placement_test.cc

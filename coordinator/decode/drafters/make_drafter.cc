@@ -2,6 +2,7 @@
 
 #include "coordinator/decode/drafters/grammar_drafter.h"
 #include "coordinator/decode/drafters/model_drafter.h"
+#include "coordinator/decode/drafters/paired_drafter.h"
 #include "coordinator/decode/round_loop.h"
 
 namespace outrider {
@@ -11,6 +12,14 @@ std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodePa
   const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
   return std::make_unique<ModelDrafter>(generation, parts.drafts, parts.metrics, parts.draft_budget, vocab,
                                         std::move(fork));
+}
+
+std::unique_ptr<Drafter> MakePairedDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
+  const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
+  return std::make_unique<PairedDrafter>(
+      generation, MakeModelDrafter(generation, parts, std::move(fork)),
+      std::make_unique<ModelDrafter>(generation, parts.second_drafts, parts.metrics, parts.draft_budget,
+                                     vocab, Fork(), ModelDrafter::Place::kSecond));
 }
 
 // Makes the drafter that `auto` asks first, or alone. `only_long`: with n-grams of the longest context only.
@@ -47,6 +56,8 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
   switch (kind) {
     case v1::DRAFTER_KIND_MODEL:
       return MakeModelDrafter(generation, parts, std::move(fork));
+    case v1::DRAFTER_KIND_BOTH_MODELS:
+      return MakePairedDrafter(generation, parts, std::move(fork));
     case v1::DRAFTER_KIND_NGRAM:
       return std::make_unique<NgramDrafter>(generation, parts.ngram);
     case v1::DRAFTER_KIND_COPY:

@@ -4,7 +4,6 @@
 
 #include "absl/strings/escaping.h"
 #include "common/rpc/convert.h"
-#include "common/rpc/fresh_bits.h"
 #include "common/spec/status.h"
 #include "coordinator/policy/measured_rounds.h"
 
@@ -42,6 +41,14 @@ bool FitParams(int draft_vocab, int target_vocab, v1::SequenceParams& params) {
   drop_beyond(*sampling.mutable_logit_bias(), [](const v1::LogitBias& bias) { return bias.token(); });
   for (int id = target_vocab; id < draft_vocab; ++id) sampling.add_bad_ids(static_cast<uint32_t>(id));
   return ValidateSamplingParams(ParseSampling(sampling, params.end_ids()), draft_vocab).ok();
+}
+
+// Gives a sequence other random numbers than the generation's, so that its tokens are drawn independently.
+// The coupled rule compares no distributions, and has the most tokens accepted if all use the same numbers.
+void DrawOtherwise(v1::SequenceUpdate& update) {
+  update.set_params_hash(~update.params_hash());
+  if (!update.has_params() || update.params().rule() == v1::RULE_COUPLED) return;
+  update.mutable_params()->set_sample_index(~update.params().sample_index());
 }
 
 // The K that the draft can give after n tokens, at most `wanted`; negative if the sequence fills its context.
@@ -153,7 +160,7 @@ bool ModelDrafter::Send() {
   // None of these is the draft's failure: only this sequence is not drafted for.
   if (stopped_ || attempts_ == kMaxAttempts || losses_.must_give_up() || Clock::now() < not_before_)
     return false;
-  if (!pin_.Settle(generation_->sequence_id(), generation_->request().prompt, remote_.fork_of())) {
+  if (!pin_.Settle(sequence_id_, generation_->request().prompt, remote_.fork_of())) {
     status_ = StatusWhenAway(status_);
     return false;
   }
@@ -170,6 +177,7 @@ bool ModelDrafter::Send() {
   v1::DraftItem message;
   v1::ProposeItem* propose = message.mutable_propose();
   FillUpdate(*generation_, {}, pin_.sequence_id(), remote_, round, n, propose->mutable_sequence());
+  if (place_ == Place::kSecond) DrawOtherwise(*propose->mutable_sequence());
   const int draft_vocab = static_cast<int>(draft.vocab_size());
   if (draft_vocab != vocab_ && !FitVocabulary(draft_vocab, vocab_, *propose->mutable_sequence())) {
     // The draft cannot propose later either: committed tokens stay.

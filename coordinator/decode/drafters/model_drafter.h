@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/rpc/fresh_bits.h"
 #include "coordinator/decode/drafter.h"
 #include "coordinator/decode/metrics.h"
 #include "coordinator/decode/remote_sequence.h"
@@ -65,11 +66,17 @@ class Branches {
 
 class ModelDrafter final : public Drafter {
  public:
+  // Whether it is the only drafter of a request, or the second of two (PairedDrafter), which draws with
+  // random numbers of its own and has a sequence of its own, even where one server is both drafts.
+  enum class Place { kOnly, kSecond };
+
   // The draft answers within `budget` with the tokens that it has by then. If it does not, the next round
   // asks another draft of the pool. `vocab` is the size of the target's vocabulary.
   ModelDrafter(Generation* generation, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab,
-               Fork fork)
+               Fork fork, Place place = Place::kOnly)
       : Drafter(generation),
+        place_(place),
+        sequence_id_(place == Place::kOnly ? generation->sequence_id() : NewSequenceId()),
         pin_(pool),
         metrics_(metrics),
         budget_(budget),
@@ -128,6 +135,8 @@ class ModelDrafter final : public Drafter {
   // Handles an answer that is an error. Returns whether to ask again at once.
   bool OnRefusal(const InFlight& item, const DraftLink::Answer& answer);
 
+  const Place place_;
+  const std::string sequence_id_;  // on the first server
   DraftPool::Pin pin_;
   Metrics* const metrics_;
   const Clock::duration budget_;

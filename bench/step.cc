@@ -99,6 +99,13 @@ void Step(benchmark::State& state, Runner& runner, const Shape& shape) {
   state.counters["fastest_us"] = fastest.count();
 }
 
+// The elements of the matrices that each row is multiplied by.
+int64_t Parameters(const DecoderConfig& config) {
+  const int64_t hidden = config.hidden_size;
+  const int64_t attention = 2 * hidden * config.head_dim * (config.heads + config.kv_heads);
+  return config.layers * (attention + 3 * hidden * config.intermediate_size) + hidden * config.vocab_size;
+}
+
 void Register(Runner& runner, const Shape& shape) {
   std::string name = shape.sequences == 1 ? "" : absl::StrFormat("sequences:%d/", shape.sequences);
   name += shape.draft_tokens > 0 ? absl::StrFormat("draft:%d", shape.draft_tokens)
@@ -144,6 +151,7 @@ int Main(int argc, char** argv) {
   std::printf("%s %s, %d threads, %zu MB of weights\n", (*runner)->dtype().c_str(),
               (*runner)->kernel_name().c_str(), (*runner)->threads(), (*runner)->weight_bytes() >> 20);
   benchmark::AddCustomContext("weight_bytes", std::to_string((*runner)->weight_bytes()));
+  benchmark::AddCustomContext("parameters", std::to_string(Parameters((*runner)->config().decoder)));
   benchmark::AddCustomContext(
       "kv_bytes_per_token",
       std::to_string((*runner)->bytes_per_block() / static_cast<size_t>((*runner)->block_size())));

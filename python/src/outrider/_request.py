@@ -45,6 +45,7 @@ class ChatMessage(_Turn, total=False):
 Prompt = str | Sequence[int | ChatMessage]
 DrafterName = Literal[
     "model",
+    "both_models",
     "ngram",
     "copy",
     "auto",

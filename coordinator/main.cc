@@ -1,10 +1,10 @@
 // The coordinator's process: flags, connections, the public services, and an orderly shutdown.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -178,14 +178,10 @@ asio::awaitable<void> Drain(Admission& admission, Clock::duration patience, Pool
   admission.EndAll();
   co_await until(Clock::now() + std::chrono::seconds(2), idle);
   pools.targets->Stop();
-  const std::array drafts = {pools.drafts.get(), pools.second_drafts.get()};
-  for (DraftPool* pool : drafts) {
-    if (pool != nullptr) pool->Stop();
-  }
+  const std::vector<DraftPool*> drafts = pools.draft_pools();
+  for (DraftPool* pool : drafts) pool->Stop();
   co_await until(Clock::now() + std::chrono::seconds(2), [&] {
-    return pools.targets->stopped() && std::ranges::all_of(drafts, [](const DraftPool* pool) {
-             return pool == nullptr || pool->stopped();
-           });
+    return pools.targets->stopped() && std::ranges::all_of(drafts, &DraftPool::stopped);
   });
 }
 
@@ -263,9 +259,7 @@ absl::Status Serve(const Flags& flags) {
                         {"second_draft", absl::StrJoin(flags.second_drafts, ",")},
                         {"drafter", NameOf(DefaultDrafter(loaded.defaults))}});
   pools->targets->Connect();
-  for (DraftPool* pool : {pools->drafts.get(), pools->second_drafts.get()}) {
-    if (pool != nullptr) pool->Connect();
-  }
+  for (DraftPool* pool : pools->draft_pools()) pool->Connect();
 
   // The executor runs until the process ends, so that calls that arrive during shutdown are answered too.
   std::thread executor([&context] { context.Run(); });

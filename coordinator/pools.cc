@@ -28,6 +28,14 @@ std::string Fingerprints(uint64_t one, uint64_t other) {
 
 }  // namespace
 
+std::vector<DraftPool*> Pools::draft_pools() const {
+  std::vector<DraftPool*> pools;
+  for (const auto* pool : {&drafts, &second_drafts}) {
+    if (*pool != nullptr) pools.push_back(pool->get());
+  }
+  return pools;
+}
+
 absl::StatusOr<std::unique_ptr<Pools>> MakePools(GrpcContext& context, PoolOptions targets,
                                                  PoolOptions drafts, PoolOptions second_drafts,
                                                  bool mixed_numerics, const Tokenizer& tokenizer,

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/text/tokenizer.h"
@@ -16,6 +17,9 @@ struct Pools {
   std::unique_ptr<TargetPool> targets;
   std::unique_ptr<DraftPool> drafts;  // null: none is configured
   std::unique_ptr<DraftPool> second_drafts;
+
+  // Those of the two that are configured.
+  std::vector<DraftPool*> draft_pools() const;
 };
 
 // Makes no draft pool without addresses. Calls `on_change` when a server may have become usable or

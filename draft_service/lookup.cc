@@ -27,11 +27,11 @@ std::vector<TokenId> LookUp(std::span<const TokenId> text, int most) {
     }
   }
   if (after == 0) return {};
-  std::vector<TokenId> guess(text.begin() + static_cast<std::ptrdiff_t>(after), text.end());
-  const size_t count = std::min(static_cast<size_t>(most), longest);
-  // A text that repeats itself goes on with the guess.
-  for (size_t i = 0; guess.size() < count; ++i) guess.push_back(guess[i]);
-  guess.resize(count);
+  std::vector<TokenId> guess;
+  for (size_t i = after; i < after + std::min(static_cast<size_t>(most), longest); ++i) {
+    // A text that repeats itself goes on with the guess.
+    guess.push_back(i < text.size() ? text[i] : guess[i - text.size()]);
+  }
   return guess;
 }
 

@@ -124,7 +124,7 @@ v1::DescribeResponse InferenceService::Description() const {
   const DraftPool* drafts = parts_.decode.drafts;
   const auto* draft = drafts == nullptr ? nullptr : drafts->info_of_any_up();
   if (draft != nullptr) *description.mutable_draft() = *draft;
-  for (const DraftPool* pool : {drafts, static_cast<const DraftPool*>(parts_.decode.second_drafts)}) {
+  for (const DraftPool* pool : {parts_.decode.drafts, parts_.decode.second_drafts}) {
     if (pool != nullptr) pool->Describe(description.mutable_servers());
   }
   description.set_running(static_cast<uint32_t>(parts_.admission->running()));

@@ -47,7 +47,7 @@ class PairedDrafterTest : public PoolFixture<FakeDraft> {
       return std::make_unique<ModelDrafter>(&*generation_, pool_.get(), &metrics_, kBudget, 4096, Fork(),
                                             place);
     };
-    drafter_.emplace(&*generation_, make(ModelDrafter::Place::kOnly), make(ModelDrafter::Place::kSecond));
+    drafter_.emplace(&*generation_, make(ModelDrafter::Place::kFirst), make(ModelDrafter::Place::kSecond));
   }
   Proposal Draft(int k) {
     v1::ItemTiming timing;

@@ -8,18 +8,12 @@
 namespace outrider {
 namespace {
 
-std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
+std::unique_ptr<Drafter> MakeModelDrafter(Generation* generation, const DecodeParts& parts, Fork fork,
+                                          ModelDrafter::Place place = ModelDrafter::Place::kFirst) {
   const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
-  return std::make_unique<ModelDrafter>(generation, parts.drafts, parts.metrics, parts.draft_budget, vocab,
-                                        std::move(fork));
-}
-
-std::unique_ptr<Drafter> MakePairedDrafter(Generation* generation, const DecodeParts& parts, Fork fork) {
-  const int vocab = static_cast<int>(parts.targets->info()->vocab_size());
-  return std::make_unique<PairedDrafter>(
-      generation, MakeModelDrafter(generation, parts, std::move(fork)),
-      std::make_unique<ModelDrafter>(generation, parts.second_drafts, parts.metrics, parts.draft_budget,
-                                     vocab, Fork(), ModelDrafter::Place::kSecond));
+  DraftPool* const pool = place == ModelDrafter::Place::kFirst ? parts.drafts : parts.second_drafts;
+  return std::make_unique<ModelDrafter>(generation, pool, parts.metrics, parts.draft_budget, vocab,
+                                        std::move(fork), place);
 }
 
 // Makes the drafter that `auto` asks first, or alone. `only_long`: with n-grams of the longest context only.
@@ -57,7 +51,9 @@ std::unique_ptr<Drafter> MakeDrafter(Generation* generation, const DecodeParts& 
     case v1::DRAFTER_KIND_MODEL:
       return MakeModelDrafter(generation, parts, std::move(fork));
     case v1::DRAFTER_KIND_BOTH_MODELS:
-      return MakePairedDrafter(generation, parts, std::move(fork));
+      return std::make_unique<PairedDrafter>(
+          generation, MakeModelDrafter(generation, parts, std::move(fork)),
+          MakeModelDrafter(generation, parts, Fork(), ModelDrafter::Place::kSecond));
     case v1::DRAFTER_KIND_NGRAM:
       return std::make_unique<NgramDrafter>(generation, parts.ngram);
     case v1::DRAFTER_KIND_COPY:

@@ -66,17 +66,17 @@ class Branches {
 
 class ModelDrafter final : public Drafter {
  public:
-  // Whether it is the only drafter of a request, or the second of two (PairedDrafter), which draws with
+  // Whether it is a request's first or only draft, or the second of two (PairedDrafter), which draws with
   // random numbers of its own and has a sequence of its own, even where one server is both drafts.
-  enum class Place { kOnly, kSecond };
+  enum class Place { kFirst, kSecond };
 
   // The draft answers within `budget` with the tokens that it has by then. If it does not, the next round
   // asks another draft of the pool. `vocab` is the size of the target's vocabulary.
   ModelDrafter(Generation* generation, DraftPool* pool, Metrics* metrics, Clock::duration budget, int vocab,
-               Fork fork, Place place = Place::kOnly)
+               Fork fork, Place place = Place::kFirst)
       : Drafter(generation),
         place_(place),
-        sequence_id_(place == Place::kOnly ? generation->sequence_id() : NewSequenceId()),
+        sequence_id_(place == Place::kFirst ? generation->sequence_id() : NewSequenceId()),
         pin_(pool),
         metrics_(metrics),
         budget_(budget),

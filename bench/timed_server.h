@@ -56,8 +56,9 @@ class TimedServer {
     auto server = std::unique_ptr<TimedServer>(new TimedServer(info));
     QueuePoller& poller = server->poller_;
     const std::unique_ptr<StreamService>& service = server->service_;
-    server->worker_.emplace(*std::move(runner), spec.make_sampler(server->info_), WorkerOptions{},
-                            Worker::Hooks{},
+    auto sampler = spec.make_sampler(server->info_, (*runner)->config());
+    if (!sampler.ok()) return sampler.status();
+    server->worker_.emplace(*std::move(runner), *std::move(sampler), WorkerOptions{}, Worker::Hooks{},
                             CommandSource{.poll = [&](absl::Time deadline) { poller.Poll(deadline); },
                                           .wake = [&] { poller.Wake(); },
                                           .hold_answers = [&] { service->HoldAnswers(); },

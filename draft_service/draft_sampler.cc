@@ -71,7 +71,10 @@ void DraftSampler::Guess(SequenceState& sequence) const {
   const int wanted =
       sequence.work_as<ProposeWork>().draft_tokens - static_cast<int>(sequence.answer().proposal.size());
   // The last token of a proposal is not fed back.
-  const std::vector<TokenId> guess = LookUp(sequence.tokens(), std::min(lookup_tokens_, wanted - 1));
+  const size_t masks = static_cast<size_t>(std::min(options_.parallel_tokens, wanted) - 1);
+  const std::vector<TokenId> guess =
+      options_.parallel_tokens > 1 ? std::vector<TokenId>(masks, options_.mask)
+                                   : LookUp(sequence.tokens(), std::min(options_.lookup_tokens, wanted - 1));
   for (const TokenId token : guess) sequence.Append(token);
   sequence.set_logit_rows(1 + static_cast<int>(guess.size()));
 }
@@ -79,19 +82,21 @@ void DraftSampler::Guess(SequenceState& sequence) const {
 absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsView& rows) {
   if (sequence.work_as<ProposeWork>().tree) return SampleLevel(sequence, rows);
   const bool draws_next = DrawsNext(sequence);
-  const size_t guessed = static_cast<size_t>(rows.rows) - 1, before = sequence.tokens().size() - guessed;
-  for (size_t i = 0; i <= guessed; ++i) {
-    const size_t n = before + i;
-    if (OUTRIDER_TRY(Draw(sequence, n, rows.row(static_cast<int>(i))))) {
-      if (i < guessed) sequence.Rewind(n);
+  const bool masked = options_.parallel_tokens > 1 && !draws_next;
+  const int guessed = rows.rows - 1, before = static_cast<int>(sequence.tokens().size()) - guessed;
+  if (masked) sequence.Rewind(before);  // drawn tokens take the places of the masks, and are not computed yet
+  for (int i = 0; i <= guessed; ++i) {
+    const int n = before + i;
+    if (OUTRIDER_TRY(Draw(sequence, static_cast<size_t>(n), rows.row(i)))) {
+      if (masked || i < guessed) sequence.Rewind(masked ? before : n);
       return true;
     }
     if (draws_next) break;  // the token is in the sequence, and nothing was guessed
     const TokenId token = sequence.answer().proposal.back().token;
-    if (i < guessed && sequence.tokens()[n] == token) continue;
+    if (!masked && i < guessed && sequence.tokens()[static_cast<size_t>(n)] == token) continue;
     sequence.Rewind(n);
     sequence.Append(token);
-    break;
+    if (!masked) break;
   }
   Guess(sequence);
   return false;
@@ -109,11 +114,11 @@ absl::StatusOr<bool> DraftSampler::SampleLevel(SequenceState& sequence, const Lo
 
 // A device drafts all tokens in one step, so neither a deadline nor a DraftStop ends it halfway. Its
 // proposals have no confidences, which tells the caller to choose K itself, and no alternatives. The token
-// that a proposal is to follow is drawn on the host, since it leaves first, and so are tokens that were
-// guessed.
+// that a proposal is to follow is drawn on the host, since it leaves first, and so are all tokens after one
+// that was guessed or masked.
 std::optional<DeviceTask> DraftSampler::MakeDeviceTask(const SequenceState& sequence) const {
-  if (DrawsNext(sequence) || sequence.work_as<ProposeWork>().tree || sequence.logit_rows() > 1)
-    return std::nullopt;
+  const bool begins = sequence.answer().proposal.empty() && sequence.logit_rows() == 1;
+  if (!begins || DrawsNext(sequence) || sequence.work_as<ProposeWork>().tree) return std::nullopt;
   return DeviceTask{.params = &sequence.params(),
                     .round_start = static_cast<uint64_t>(sequence.committed()),
                     .work = ProposeTask{.draft_tokens = sequence.work_as<ProposeWork>().draft_tokens},

@@ -138,13 +138,13 @@ std::unique_ptr<StreamService> MakeDraftService(Worker& worker, const v1::Server
 ModelServiceSpec DraftSpec() {
   // At most 600 bytes per drafted token. docs/performance.md says what the truncation costs in acceptance.
   const auto top_n = std::make_shared<int>(64);
-  const auto lookup_tokens = std::make_shared<int>(0);
+  const auto draft = std::make_shared<DraftOptions>();
   return {
       .name = "draft",
       .listen = "127.0.0.1:7071",
       .role = ModelRole::kDraft,
       .define_flags =
-          [top_n, lookup_tokens](CLI::App& app, RunnerOptions& runner) {
+          [top_n, draft](CLI::App& app, RunnerOptions& runner) {
             app.add_option("--top-n", *top_n,
                            "tokens kept of a distribution unless a request says otherwise; as many as the "
                            "vocabulary or more: all")
@@ -153,14 +153,26 @@ ModelServiceSpec DraftSpec() {
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
                            "folder, which makes the head smaller; 0: all")
                 ->check(CLI::Range(0, 1 << 24));
-            app.add_option(
-                   "--lookup-tokens", *lookup_tokens,
-                   "compute up to so many tokens of a proposal at once, as guessed from the text; changes "
-                   "no proposal; 0: one at a time")
-                ->check(CLI::Range(0, 64));
+            CLI::Option* const lookup = app.add_option("--lookup-tokens", draft->lookup_tokens,
+                                                       "compute up to so many tokens of a proposal at once, "
+                                                       "as guessed from the text; changes "
+                                                       "no proposal; 0: one at a time")
+                                            ->check(CLI::Range(0, 16));
+            app.add_option("--parallel-draft", draft->parallel_tokens,
+                           "draft so many tokens in one forward pass, with a model that was trained to and "
+                           "names its mask_token_id")
+                ->check(CLI::Range(1, 64))
+                ->excludes(lookup);
           },
-      .make_sampler =
-          [lookup_tokens](const v1::ServerInfo&) { return std::make_unique<DraftSampler>(*lookup_tokens); },
+      .make_sampler = [draft](const v1::ServerInfo& info,
+                              const ModelConfig& model) -> absl::StatusOr<std::unique_ptr<Sampler>> {
+        if (draft->parallel_tokens > 1 && !model.mask_token_id) {
+          return Invalid("--parallel-draft ", draft->parallel_tokens, ": ", info.model(),
+                         " names no mask_token_id");
+        }
+        draft->mask = model.mask_token_id.value_or(0);
+        return std::make_unique<DraftSampler>(*draft);
+      },
       .make_service =
           [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars, Tracer* tracer) {
             return MakeDraftService(worker, info, grammars, tracer, *top_n);

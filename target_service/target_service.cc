@@ -158,7 +158,7 @@ ModelServiceSpec TargetSpec() {
               },
           .complete_info = [inexact_trees](v1::ServerInfo& info) { info.set_inexact_trees(*inexact_trees); },
           .make_sampler =
-              [](const v1::ServerInfo& info) {
+              [](const v1::ServerInfo& info, const ModelConfig& /*model*/) {
                 return std::make_unique<RejectionSampler>(info.tree_row_invariant() || info.inexact_trees());
               },
           .make_service = MakeTargetService};

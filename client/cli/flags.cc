@@ -55,8 +55,8 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, const char* grou
   return {add("--target-model,--model", options.target_model,
               absl::StrCat("the target model: ", kModelNames, "; the shipped one")),
           add("--draft-model", options.draft_model,
-              "the draft model, likewise, or none to draft with n-grams; the shipped one, none with "
-              "--target-model"),
+              "the draft model, likewise; LAYERS.gguf+FILE.gguf for layers of one file with all else of "
+              "another; or none to draft with n-grams; the shipped one, none with --target-model"),
           command
               .add_option(
                   "--heads", options.heads,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -16,6 +17,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
 #include "common/gguf/hash_tensors.h"
+#include "common/gguf/model_path.h"
 #include "common/spec/status.h"
 
 namespace outrider {
@@ -124,6 +126,11 @@ GgufFile& GgufFile::operator=(GgufFile&&) noexcept = default;
 GgufFile::~GgufFile() = default;
 
 absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
+  if (const auto parts = LayersAndFile(path)) {
+    GgufFile file = OUTRIDER_TRY(Open(parts->second));
+    file.ReplaceLayers(OUTRIDER_TRY(Open(parts->first)));
+    return file;
+  }
   GgufFile file;
   OUTRIDER_TRY(file.AddShard(path));
   const auto count = [&file](const char* key) -> int64_t {
@@ -146,6 +153,16 @@ absl::StatusOr<GgufFile> GgufFile::Open(const std::string& path) {
                    file.tensors_.size());
   }
   return file;
+}
+
+void GgufFile::ReplaceLayers(GgufFile layers) {
+  absl::erase_if(tensors_, [](const auto& tensor) { return absl::StartsWith(tensor.first, "blk."); });
+  for (auto& [name, tensor] : layers.tensors_) {
+    tensor.file += shards_.size();
+    tensors_.insert_or_assign(name, std::move(tensor));
+  }
+  std::move(layers.shards_.begin(), layers.shards_.end(), std::back_inserter(shards_));
+  metadata_.update(layers.metadata_);
 }
 
 absl::Status GgufFile::AddShard(const std::string& path) {
@@ -214,6 +231,7 @@ absl::Status GgufFile::AddTensors(const gguf_context& context) {
 }
 
 Json GgufFile::Value(absl::string_view key) const {
+  if (const auto known = metadata_.find(key); known != metadata_.end()) return *known;
   const int64_t found = gguf_find_key(first_.get(), std::string(key).c_str());
   return found < 0 ? Json() : ValueAt(first_.get(), found);
 }

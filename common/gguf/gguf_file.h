@@ -35,15 +35,17 @@ class GgufFile {
     size_t file;                 // index of the shard
   };
 
-  // Opens the file, and the other shards too if it is the first of several. NOT_FOUND for a missing file;
-  // INVALID_ARGUMENT, in one line that names the file and if possible the key or tensor, for a damaged one.
+  // Opens the file, and the other shards too if it is the first of several. LAYERS.gguf+FILE.gguf opens both:
+  // the keys and tensors of the first replace those of the second, whose own layers are left out. NOT_FOUND
+  // for a missing file; INVALID_ARGUMENT, in one line that names the file and if possible the key or tensor,
+  // for a damaged one.
   static absl::StatusOr<GgufFile> Open(const std::string& path);
 
   GgufFile(GgufFile&&) noexcept;
   GgufFile& operator=(GgufFile&&) noexcept;
   ~GgufFile();
 
-  // The path of the first file.
+  // The path of the first file; of FILE.gguf if layers replace its own.
   const std::string& path() const { return shards_[0].path(); }
   // All keys and values except long arrays, as an object without nesting, for FieldReader.
   const nlohmann::json& metadata() const { return metadata_; }
@@ -79,6 +81,7 @@ class GgufFile {
   GgufFile();
   absl::Status AddShard(const std::string& path);
   absl::Status AddTensors(const gguf_context& context);
+  void ReplaceLayers(GgufFile layers);
 
   std::vector<MappedFile> shards_;
   std::unique_ptr<gguf_context, Free> first_;  // the metadata of the first shard

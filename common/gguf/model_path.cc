@@ -125,7 +125,20 @@ std::string HowToFetch(const HubName& hub) {
 
 bool IsGguf(absl::string_view path) { return absl::EndsWithIgnoreCase(path, ".gguf"); }
 
+std::optional<std::pair<std::string, std::string>> LayersAndFile(const std::string& path) {
+  static constexpr absl::string_view kEnd = ".gguf";
+  const size_t end = path.find(absl::StrCat(kEnd, "+"));
+  if (end == std::string::npos) return std::nullopt;
+  return std::pair(path.substr(0, end + kEnd.size()), path.substr(end + kEnd.size() + 1));
+}
+
 absl::StatusOr<std::string> FindModel(const std::string& name, absl::string_view file) {
+  if (const auto parts = LayersAndFile(name)) {
+    const std::string layers = OUTRIDER_TRY(FindModel(parts->first));
+    const std::string rest = OUTRIDER_TRY(FindModel(parts->second));
+    if (!IsGguf(rest)) return NoModel(name, absl::StrCat(rest, " is no GGUF file"));
+    return absl::StrCat(layers, "+", rest);
+  }
   if (IsLaterShard(name)) {
     std::string first = name;
     first.replace(ShardNumber(name), sizeof(kFirstShard) - 1, kFirstShard);
@@ -157,6 +170,7 @@ std::string FileOf(const std::string& model, absl::string_view file) {
 }
 
 std::string ModelName(const std::string& model) {
+  if (const auto parts = LayersAndFile(model)) return ModelName(parts->first);
   if (IsGguf(model)) {
     const std::string file = fs::path(model).filename().string();
     return file.substr(0, std::min(ShardNumber(file), file.rfind('.')));

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "common/engine/decoder/model_config.h"
 #include "common/engine/worker.h"
 #include "common/grammar/grammar_cache.h"
 #include "common/obs/tracer.h"
@@ -47,7 +49,10 @@ struct ModelServiceSpec {
   std::function<void(CLI::App&, RunnerOptions&)> define_flags;
   // Adds to `info` what is specific to this service; may be null.
   std::function<void(v1::ServerInfo& info)> complete_info = nullptr;
-  std::function<std::unique_ptr<Sampler>(const v1::ServerInfo& info)> make_sampler;
+  // Fails if the model lacks what the flags ask for.
+  std::function<absl::StatusOr<std::unique_ptr<Sampler>>(const v1::ServerInfo& info,
+                                                         const ModelConfig& model)>
+      make_sampler;
   // Makes the gRPC service. `worker`, `info` and `tracer` must outlive it, and `grammars` must end first.
   // `grammars` and `tracer` may be null.
   std::function<std::unique_ptr<StreamService>(Worker& worker, const v1::ServerInfo& info,

@@ -185,6 +185,7 @@ absl::Status ServedModel::TryToLoad() {
   if (parallel.rank > 0) return absl::OkStatus();  // only rank 0 describes the model
   info_ = Describe(*runner_, options_, tokenizer_->Fingerprint());
   if (spec_.complete_info) spec_.complete_info(info_);
+  sampler_ = OUTRIDER_TRY(spec_.make_sampler(info_, runner_->config()));
   return absl::OkStatus();
 }
 
@@ -227,8 +228,7 @@ Endpoint ServedModel::Start() {
                        .wake = [this] { poller_->Wake(); },
                        .hold_answers = [this] { service_->HoldAnswers(); },
                        .release_answers = [this] { service_->ReleaseAnswers(); }};
-  std::unique_ptr<Sampler> sampler = spec_.make_sampler(info_);
-  worker_.emplace(std::move(runner_), std::move(sampler), options_.worker, std::move(hooks),
+  worker_.emplace(std::move(runner_), std::move(sampler_), options_.worker, std::move(hooks),
                   std::move(source));
   grammars_.emplace([this] {
     const ModelConfig& config = worker_->runner().config();

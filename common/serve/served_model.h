@@ -119,7 +119,8 @@ class ServedModel {
   ServedModelOptions options_;
   std::unique_ptr<const Tokenizer> tokenizer_;
   std::atomic<bool> drains_ = false;  // for ranks other than 0: the end of rank 0 is no failure
-  std::unique_ptr<Runner> runner_;
+  std::unique_ptr<Runner> runner_;    // until Start
+  std::unique_ptr<Sampler> sampler_;  // likewise
   v1::ServerInfo info_;
 
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();

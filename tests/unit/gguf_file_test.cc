@@ -133,6 +133,36 @@ TEST_F(GgufFileTest, ReadsShards) {
   EXPECT_THAT(Open(first, "m-00001-of-00002.gguf").status().message(), HasSubstr("split.tensors.count: 2"));
 }
 
+TEST_F(GgufFileTest, LayersReplaceThoseOfAnotherFile) {
+  GgufContent whole = content_, layers;
+  whole.Set("llama.block_count", uint32_t{2}).Set("tokens", std::vector<int32_t>(5000, 1));
+  for (const char* name : {"blk.0.norm", "blk.1.norm", "output_norm"}) whole.AddTensor(name, {1}, {1});
+  layers.Set("llama.block_count", uint32_t{1}).AddTensor("blk.0.norm", {1}, {2});
+  layers.AddTensor("output_norm", {1}, {3});
+  std::ofstream(Path("whole.gguf"), std::ios::binary) << whole.Bytes();
+  std::ofstream(Path("layers.gguf"), std::ios::binary) << layers.Bytes();
+  const auto file = GgufFile::Open(absl::StrCat(Path("layers.gguf"), "+", Path("whole.gguf")));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ(file->metadata()["llama.block_count"], 1);
+  EXPECT_EQ(file->Value("llama.block_count"), 1);
+  EXPECT_EQ(file->metadata()["some.number"], 7);
+  EXPECT_EQ(file->Value("tokens").size(), 5000u);
+  EXPECT_EQ(file->tensors().size(), 4u);
+  EXPECT_EQ(file->Find("blk.1.norm"), nullptr);
+  const auto value = [&](const char* name) {
+    float number = 0;
+    std::memcpy(&number, file->Find(name)->data.data(), sizeof(number));
+    return number;
+  };
+  EXPECT_EQ(value("blk.0.norm"), 2);
+  EXPECT_EQ(value("output_norm"), 3);
+  EXPECT_EQ(value("vector"), 7);
+  EXPECT_EQ(file->PathOf(*file->Find("blk.0.norm")), Path("layers.gguf"));
+  EXPECT_EQ(file->PathOf(*file->Find("vector")), Path("whole.gguf"));
+  const auto missing = GgufFile::Open(absl::StrCat(Path("none.gguf"), "+", Path("whole.gguf")));
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST_F(GgufFileTest, NamesAFileThatIsNotThereOrNone) {
   EXPECT_EQ(GgufFile::Open(Path("none.gguf")).status().code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(GgufFile::Open(folder_.string()).status().code(), absl::StatusCode::kFailedPrecondition);

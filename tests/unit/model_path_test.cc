@@ -16,6 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::EndsWith;
+using testing::HasSubstr;
 
 constexpr char kCommit[] = "0123456789abcdef0123456789abcdef01234567";
 
@@ -74,6 +75,18 @@ TEST_F(FindModelTest, AFileIsAModelByItsName) {
   EXPECT_EQ(Found(PathOf("a.gguf")), "FOLDER/a.gguf");
   EXPECT_EQ(Found(PathOf("b.GGUF")), "FOLDER/b.GGUF");
   EXPECT_EQ(Found(PathOf("c.bin")), "no model at FOLDER/c.bin (neither a folder nor a GGUF file)");
+}
+
+TEST_F(FindModelTest, LayersAndTheRestAreEachFound) {
+  Write("d/layers.gguf");
+  Write("m/whole.gguf");
+  Write("t/config.json");
+  EXPECT_EQ(Found(absl::StrCat(PathOf("d/layers.gguf"), "+", PathOf("m"))),
+            "FOLDER/d/layers.gguf+FOLDER/m/whole.gguf");
+  EXPECT_THAT(Found(absl::StrCat(PathOf("d/layers.gguf"), "+", PathOf("t"))),
+              HasSubstr("t is no GGUF file)"));
+  EXPECT_THAT(Found(absl::StrCat(PathOf("d/none.gguf"), "+", PathOf("m"))),
+              HasSubstr("no model at FOLDER/d/none.gguf"));
 }
 
 TEST_F(FindModelTest, TheFirstShardStandsForAllAndIsNamedWhereAnotherWas) {
@@ -209,6 +222,7 @@ TEST_F(FindModelTest, AModelIsCalledByItsFolderFileOrRepository) {
   EXPECT_EQ(ModelName(PathOf("Llama-3-00001-of-00002.gguf")), "Llama-3");
   EXPECT_EQ(ModelName(fs::path(Cache("config.json")).parent_path().string()), "org/a-model");
   EXPECT_EQ(ModelName(Cache("a.gguf")), "a");
+  EXPECT_EQ(ModelName("d/draft.gguf+m/whole.gguf"), "draft");
 }
 
 TEST(FileOf, IsInTheFolderOrTheModelItself) {

@@ -195,21 +195,33 @@ TEST_P(RandomTreesTest, AProposalIsThatOfTheWholeSequenceSentAtOnceOrItsBegin) {
   }
 }
 
-// A wrong guess that were kept, or left in the cache, would change proposals.
-TEST_P(RandomTreesTest, AProposalWithGuessesIsTheOneWithout) {
+// Compares proposals under random traffic with those of a worker with other options.
+void CompareProposals(bool on_device, const DraftOptions& judged, const DraftOptions& alone) {
   const testing::HostDevice device(/*team=*/1);
   const auto native = BackendFor("native", "cpu");
-  const Backend& backend = GetParam() ? static_cast<const Backend&>(device) : **native;
+  const Backend& backend = on_device ? static_cast<const Backend&>(device) : **native;
   for (const int block_size : testing::TrafficBlockSizes()) {
     int started = 0;  // the worker that is judged comes first
     const auto start = [&](const RunnerOptions& load, WorkerOptions options) {
-      return StartWith(std::make_unique<DraftSampler>(started++ == 0 ? 3 : 0), load, backend, options);
+      return StartWith(std::make_unique<DraftSampler>(started++ == 0 ? judged : alone), load, backend,
+                       options);
     };
     const Seen seen = DraftTraffic(7, block_size, TreeSettings(), start).Run(250);
     EXPECT_EQ(seen.wrong, 0) << "of " << seen.checked << " in blocks of " << block_size;
     EXPECT_GT(seen.checked, 200);
     for (const int count : {seen.preempted, seen.cut}) EXPECT_GT(count, 0);
   }
+}
+
+// A wrong guess that were kept, or left in the cache, would change proposals.
+TEST_P(RandomTreesTest, AProposalWithGuessesIsTheOneWithout) {
+  CompareProposals(GetParam(), {.lookup_tokens = 3}, {});
+}
+
+// So would a mask.
+TEST_P(RandomTreesTest, AProposalWithMasksIsThatOfTheWholeSequenceSentAtOnce) {
+  const DraftOptions parallel{.parallel_tokens = 2, .mask = 1};
+  CompareProposals(GetParam(), parallel, parallel);
 }
 
 INSTANTIATE_TEST_SUITE_P(Decides, RandomTreesTest, ::testing::Bool(),

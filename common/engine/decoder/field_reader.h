@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -71,6 +72,11 @@ class FieldReader {
       ids.push_back(id.get<TokenId>());
     }
     return ids;
+  }
+  // The first of them; none if the field is absent.
+  std::optional<TokenId> FirstTokenId(const char* name, int vocab_size) {
+    const std::vector<TokenId> ids = TokenIds(name, vocab_size);
+    return ids.empty() ? std::nullopt : std::optional(ids[0]);
   }
 
   // A reader of the object in this field, which must be present. Its errors count as this reader's.

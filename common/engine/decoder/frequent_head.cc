@@ -14,9 +14,9 @@
 namespace outrider {
 
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model, int count, int vocab_size) {
-  const std::filesystem::path folder(model);
-  const std::string path =
-      ((IsGguf(model) ? folder.parent_path() : folder) / "frequent_tokens.json").string();
+  const auto parts = LayersAndFile(model);
+  const std::filesystem::path file(parts ? parts->first : model);
+  const std::string path = ((IsGguf(model) ? file.parent_path() : file) / "frequent_tokens.json").string();
   const nlohmann::json json = OUTRIDER_TRY(JsonObjectIn(path));
   FieldReader fields(path, json);
   std::vector<TokenId> tokens = fields.TokenIds("tokens", vocab_size);

@@ -19,9 +19,10 @@
 
 namespace outrider {
 
-// Reads frequent_tokens.json in the model's folder or beside its file, which lists ids under "tokens", most
-// frequent first. Returns the first `count` of them, in ascending order. NOT_FOUND or INVALID_ARGUMENT,
-// naming the file, if it is missing, lists fewer ids, or lists an id twice or outside [0, vocab_size).
+// Reads frequent_tokens.json in the model's folder or beside its file or layers, which lists ids under
+// "tokens", most frequent first. Returns the first `count` of them, in ascending order. NOT_FOUND or
+// INVALID_ARGUMENT, naming the file, if it is missing, lists fewer ids, or lists an id twice or outside [0,
+// vocab_size).
 absl::StatusOr<std::vector<TokenId>> ReadFrequentTokens(const std::string& model, int count, int vocab_size);
 
 // The weights of another source, but with a head of only these tokens' rows, as TensorsOf asks for with

@@ -209,8 +209,8 @@ absl::StatusOr<ModelConfig> ReadGgufConfig(const GgufFile& file) {
   config.decoder = ReadDecoder(fields, file);
   OUTRIDER_TRY(fields.status());
   const int vocab = config.decoder.vocab_size;
-  const std::vector<TokenId> bos = fields.TokenIds("tokenizer.ggml.bos_token_id", vocab);
-  if (!bos.empty()) config.bos_token_id = bos[0];
+  config.bos_token_id = fields.FirstTokenId("tokenizer.ggml.bos_token_id", vocab);
+  config.mask_token_id = fields.FirstTokenId("tokenizer.ggml.mask_token_id", vocab);
   config.eos_token_ids = ReadEosTokenIds(fields, file, vocab);
   OUTRIDER_TRY(fields.status());
   std::set<std::string> packed, no_blocks;

@@ -243,9 +243,9 @@ absl::StatusOr<ModelConfig> ReadModelConfig(const std::string& model) {
   if (config.quantization && !MayLieInBlocks(*config.quantization)) config.no_blocks = config.packed;
   config.dtype = fields.String(fields.Has("dtype") ? "dtype" : "torch_dtype", "");
   const int vocab = config.decoder.vocab_size;
-  const std::vector<TokenId> bos = fields.TokenIds("bos_token_id", vocab);
-  if (!bos.empty()) config.bos_token_id = bos[0];
+  config.bos_token_id = fields.FirstTokenId("bos_token_id", vocab);
   config.eos_token_ids = fields.TokenIds("eos_token_id", vocab);
+  config.mask_token_id = fields.FirstTokenId("mask_token_id", vocab);
   OUTRIDER_TRY(fields.status());
 
   const std::string generation_path = FileOf(model, "generation_config.json");

@@ -71,8 +71,9 @@ inline constexpr MaxSizes kMaxSizes;
 struct ModelConfig {
   DecoderConfig decoder;
   std::optional<TokenId> bos_token_id;
-  std::vector<TokenId> eos_token_ids;  // from generation_config.json if it has them; may be empty
-  std::string dtype;                   // of the stored weights: "float32", "bfloat16", "float16" or empty
+  std::vector<TokenId> eos_token_ids;    // from generation_config.json if it has them; may be empty
+  std::optional<TokenId> mask_token_id;  // stands for tokens that are not drafted yet (DraftOptions)
+  std::string dtype;                     // of the stored weights: "float32", "bfloat16", "float16" or empty
   std::optional<Quantization> quantization;  // of a folder's weights
   std::string packed;                        // packed formats of the weights, for logs; empty: none
   std::string no_blocks;                     // those of `packed` that cannot be read in blocks

@@ -95,14 +95,20 @@ def begin_with_least_squares(model: Eagle, states: States, lessons: list[Lesson]
 
 @torch.no_grad()
 def begin_with_last_layer(model: Eagle, target: nn.Module) -> None:
-    """Starts EAGLE-3 with the target's last layer, which reads the last of the streams instead of the one before it."""
+    """Starts EAGLE-3 with the target's last layer, which reads the last of the streams instead of the one before it. Of the
+    feed-forward neurons, it keeps those with the largest weights.
+    """
     last, layer, hidden = target.model.layers[-1], model.midlayer, target.config.hidden_size
     model.fc.weight.zero_()
     model.fc.weight[:, -hidden:].copy_(torch.eye(hidden))
     for name in ("q_proj", "k_proj", "v_proj"):
         getattr(layer.self_attn, name).weight[:, hidden:].copy_(getattr(last.self_attn, name).weight)
     layer.self_attn.o_proj.load_state_dict(last.self_attn.o_proj.state_dict())
-    layer.mlp.load_state_dict(last.mlp.state_dict())
+    matrices = last.mlp.state_dict()
+    sizes = [matrices[f"{name}_proj.weight"].float().norm(dim=dim) for name, dim in (("gate", 1), ("up", 1), ("down", 0))]
+    kept = torch.stack(sizes).log().sum(0).topk(model.shape.ffn).indices
+    layer.mlp.load_state_dict({name: weight[:, kept] if name.startswith("down") else weight[kept]
+                               for name, weight in matrices.items()})
     layer.hidden_norm.load_state_dict(last.input_layernorm.state_dict())
     layer.post_attention_layernorm.load_state_dict(last.post_attention_layernorm.state_dict())
     model.norm.load_state_dict(target.model.norm.state_dict())
@@ -111,7 +117,7 @@ def begin_with_last_layer(model: Eagle, target: nn.Module) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=0.01, tokens=1536)
-    parser.add_argument("--ffn", type=int, default=1280, help="width of the feed-forward layer")
+    parser.add_argument("--ffn", type=int, default=896, help="width of the feed-forward layer")
     parser.add_argument("--first-steps", type=int, default=0,
                         help="steps of training on the first token of chains alone, which takes half the time")
     parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="1: EAGLE, 3: EAGLE-3")

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from compose import write
 from gguf import GGMLQuantizationType, GGUFWriter, quants
+from train_draft import MASK
 
 # A layer's tensors by llama.cpp's names and Hugging Face's.
 NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
@@ -25,6 +26,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("trained", type=Path, help="draft-best.pt, which train_draft.py wrote")
     parser.add_argument("file", type=Path, help="GGUF file to write")
+    parser.add_argument("--parallel", action="store_true", help="it was trained with --parallel")
     parser.add_argument("--type", default="Q8_0", help="type of the matrices: Q8_0, Q4_0 or Q4_1")
     args = parser.parse_args()
     tensors = torch.load(args.trained, weights_only=False)["model"]
@@ -32,6 +34,8 @@ def main() -> None:
     layers = 1 + max(int(name.split(".")[2]) for name in tensors if name.startswith("body.layers."))
     writer = GGUFWriter(args.file, "llama")
     writer.add_block_count(layers)
+    if args.parallel:
+        writer.add_mask_token_id(MASK)
     for layer in range(layers):
         for name, theirs in NAMES.items():
             weight = tensors[f"body.layers.{layer}.{theirs}.weight"].float()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Measures drafting modes on questions to a chat model. Each question runs in plain decoding and in every mode, in turn.
+"""Measures drafting modes on questions to a chat model. Each question runs in plain decoding and in every mode, in turn. With
+--streams the questions run so many at a time, and a mode's speed is that of all together.
 
 Asks a running coordinator, such as that of `outrider up --model FILE.gguf --heads DIR`. A mode is DRAFTER, DRAFTER:K or
 DRAFTER:K@TREE, such as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 every mode
@@ -8,9 +9,12 @@ must give plain decoding's answer; otherwise the exit status is 1.
 
 import argparse
 import json
+import math
 import statistics
 import sys
+import time
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outrider import Client, Completion
@@ -49,29 +53,52 @@ def rate(answer: Completion) -> float:
     return (len(answer.tokens) - 1) / answer.usage.decode_seconds
 
 
+def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str, question: str | dict, turn: int) -> Completion:
+    # Under sampling, a seed fixes K.
+    options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
+    if not isinstance(question, str):
+        options["prediction"] = question["text"]
+        question = f"{question['question']}\n\n{question['text']}"
+    return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
+                           **options_of(mode), **options)
+
+
+def measure_together(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]],
+                     streams: int) -> tuple[dict[str, Mode], int]:
+    """The same with `streams` questions at a time. A ratio is of the tokens per second of a turn."""
+    modes = [PLAIN, *args.modes]
+    found = {mode: Mode() for mode in modes}
+    others = 0
+    questions = [question for questions in sets.values() for question in questions]
+    questions *= math.ceil(streams / len(questions))
+    for turn in range(args.turns + 1):  # in the first one the coordinator learns its choices
+        answers, rates = {}, {}
+        for mode in modes if turn % 2 == 0 else modes[::-1]:
+            begun = time.perf_counter()
+            with ThreadPoolExecutor(streams) as pool:
+                answers[mode] = list(pool.map(lambda question: ask(client, args, temperature, mode, question, turn), questions))
+            rates[mode] = sum(len(answer.tokens) for answer in answers[mode]) / (time.perf_counter() - begun)
+        for mode in modes if turn else ():
+            for answer, plain in zip(answers[mode], answers[PLAIN], strict=True):
+                found[mode].add(answer)
+                others += temperature == 0 and answer.tokens != plain.tokens
+            found[mode].ratios["all"].append(rates[mode] / rates[PLAIN])
+    return found, others
+
+
 def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
     """The modes' results, and how many answers differ from plain decoding where they must not."""
     modes = [PLAIN, *args.modes]
     found = {mode: Mode() for mode in modes}
     others = 0
-
-    def ask(mode: str, question: str | dict, turn: int) -> Completion:
-        # Under sampling, a seed fixes K.
-        options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
-        if not isinstance(question, str):
-            options["prediction"] = question["text"]
-            question = f"{question['question']}\n\n{question['text']}"
-        return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
-                               **options_of(mode), **options)
-
     for mode in modes:  # the coordinator learns its choices
         for questions in sets.values():
-            ask(mode, questions[0], 0)
+            ask(client, args, temperature, mode, questions[0], 0)
     for turn in range(args.turns):
         for name, questions in sets.items():
             for i, question in enumerate(questions):
                 order = modes if (i + turn) % 2 == 0 else modes[::-1]  # a drift cancels out
-                answers = {mode: ask(mode, question, turn) for mode in order}
+                answers = {mode: ask(client, args, temperature, mode, question, turn) for mode in order}
                 for mode, answer in answers.items():
                     found[mode].add(answer)
                     if min(len(answer.tokens), len(answers[PLAIN].tokens)) >= LEAST_TOKENS:
@@ -92,6 +119,7 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
     parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
     parser.add_argument("--turns", type=int, default=1, help="turns over all questions")
+    parser.add_argument("--streams", type=int, default=1, help="questions at a time")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()
@@ -100,15 +128,17 @@ def main() -> None:
     report, others = [], 0
     with Client(args.address, timeout=600) as client:
         for temperature in args.temperatures:
-            found, differing = measure(client, args, temperature, sets)
+            found, differing = (measure_together(client, args, temperature, sets, args.streams) if args.streams > 1
+                                else measure(client, args, temperature, sets))
             others += differing
+            columns = [*sets] if args.streams == 1 else []
             print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "
-                  f"{'tokens/call':>11} {'accepted':>8}  " + " ".join(f"{name[:11]:>11}" for name in sets))
+                  f"{'tokens/call':>11} {'accepted':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
             for mode, result in found.items():
                 row = result.summary()
                 report.append({"temperature": temperature, "mode": mode} | row)
                 print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_call']:11.2f} "
-                      f"{row['acceptance']:8.1%}  " + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in sets), flush=True)
+                      f"{row['acceptance']:8.1%}  " + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in columns), flush=True)
     print(f"\nanswers at temperature 0 with other tokens than plain decoding: {others}")
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")

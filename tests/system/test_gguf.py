@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from harness import BIN, DATA, LENGTH, PATIENCE, STOP, Answer, Cluster, cluster, inference_pb2, refusal, request
-from published import smollm2
+from published import HEADS, SHIPPED, shipped_draft, smollm2
 from test_command_line import up
 
 FREE = ("--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
@@ -35,7 +35,7 @@ def goldens(model: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def served(model: Path) -> Iterator[Cluster]:
-    with cluster(target=("--model", str(model), *ALIKE), draft=("--model", str(model), "--dtype", "int8"),
+    with cluster(target=("--model", str(model), *ALIKE, *HEADS), draft=shipped_draft(),
                  coordinator=("--tokenizer", str(model), *PATIENT)) as c:
         yield c
 
@@ -65,8 +65,9 @@ def ask(c: Cluster, golden: dict[str, Any], **options: Any) -> Answer:
     return answer.check()
 
 
-@pytest.mark.parametrize("way", [{"k": 0}, {"drafter": "model", "k": 2}, {"drafter": "ngram"}, {"drafter": "copy"}, {"drafter": "auto"},
-                                 {"drafter": "model", "tree": "2x2x1"}], ids=str)
+@pytest.mark.parametrize("way", [{"k": 0}, {"drafter": "ngram"}, {"drafter": "copy"}, {"drafter": "auto"},
+                                 *({"drafter": drafter} | how for drafter in ("model", "eagle") for how in ({"k": 4}, {"tree": "2x2x1"}))],
+                         ids=str)
 def test_sixteen_greedy_answers_are_those_of_transformers(way: dict[str, Any], served: Cluster, goldens: list[dict[str, Any]]) -> None:
     assert len(goldens) == 16
     with ThreadPoolExecutor(16) as pool:
@@ -75,11 +76,17 @@ def test_sixteen_greedy_answers_are_those_of_transformers(way: dict[str, Any], s
         assert answer.finish.usage.prompt_tokens == len(golden["prompt_ids"]), golden
         assert (answer.tokens, answer.text) == (golden["tokens"], golden["answer"]), golden
         assert answer.reason == (LENGTH if len(answer.tokens) == 32 else STOP)
+    accepted = sum(answer.speculation.accepted for answer in answers)
+    assert accepted > 0 or way.get("k", way.get("tree")) in (0, None), "none of what was drafted stood"
 
 
-def test_a_draft_of_another_dtype_changes_no_token(served: Cluster, goldens: list[dict[str, Any]]) -> None:
-    answer = ask(served, goldens[0], drafter="model", k=4)
-    assert answer.tokens == goldens[0]["tokens"] and answer.speculation.accepted > 0
+def test_what_is_shipped_is_small() -> None:
+    assert sum(file.stat().st_size for file in SHIPPED.rglob("*") if file.is_file()) <= 32e6
+
+
+def test_a_draft_of_layers_alone_names_what_it_lacks() -> None:
+    line = refusal("outrider-draft", "--model", str(SHIPPED / "draft.gguf"), *FREE)
+    assert "token_embd.weight is missing" in line and line.endswith("LAYERS.gguf+FILE.gguf")
 
 
 def test_weights_that_stay_packed_answer_alike_with_and_without_a_draft(model: Path, goldens: list[dict[str, Any]]) -> None:

@@ -154,7 +154,7 @@ TEST(GgufConfig, NamesWhatIsMissingOrNotSupported) {
               HasSubstr("general.architecture is missing; supported"));
   EXPECT_THAT(Refusal(Model("llama").Erase("llama.block_count")), HasSubstr("llama.block_count is missing"));
   EXPECT_THAT(Refusal(GgufContent().Set("general.architecture", std::string("llama"))),
-              HasSubstr("token_embd.weight is no tensor of tokens and columns"));
+              HasSubstr("token_embd.weight is missing; layers alone are named with"));
   const std::pair<const char*, uint32_t> bad[] = {{"block_count", 0},
                                                   {"block_count", 1 << 20},
                                                   {"attention.head_count_kv", 3},

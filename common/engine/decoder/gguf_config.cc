@@ -66,9 +66,14 @@ void ReadRope(Keys& keys, const GgufFile& file, DecoderConfig& spec) {
 }
 
 void ReadSizes(Keys& keys, const GgufFile& file, FieldReader& fields, DecoderConfig& spec) {
-  const GgufFile::Tensor* const embedding = file.Find("token_embd.weight");
-  if (embedding == nullptr || embedding->shape.size() != 2 || embedding->shape[0] > kMaxSizes.vocab) {
-    fields.Fail("token_embd.weight", "is no tensor of tokens and columns");
+  const char* const name = "token_embd.weight";
+  const GgufFile::Tensor* const embedding = file.Find(name);
+  if (embedding == nullptr) {
+    fields.Fail(name, "is missing; layers alone are named with a model that has the rest: LAYERS.gguf+FILE.gguf");
+    return;
+  }
+  if (embedding->shape.size() != 2 || embedding->shape[0] > kMaxSizes.vocab) {
+    fields.Fail(name, "is no tensor of tokens and columns");
     return;
   }
   spec.vocab_size = static_cast<int>(embedding->shape[0]);

@@ -153,16 +153,15 @@ ModelServiceSpec DraftSpec() {
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
                            "folder, which makes the head smaller; 0: all")
                 ->check(CLI::Range(0, 1 << 24));
-            CLI::Option* const lookup = app.add_option("--lookup-tokens", draft->lookup_tokens,
-                                                       "compute up to so many tokens of a proposal at once, "
-                                                       "as guessed from the text; changes "
-                                                       "no proposal; 0: one at a time")
-                                            ->check(CLI::Range(0, 16));
+            app.add_option(
+                   "--lookup-tokens", draft->lookup_tokens,
+                   "compute up to so many tokens of a proposal at once, as guessed from the text; changes "
+                   "no proposal; 0: one at a time")
+                ->check(CLI::Range(0, 16));
             app.add_option("--parallel-draft", draft->parallel_tokens,
                            "draft so many tokens in one forward pass, with a model that was trained to and "
-                           "names its mask_token_id")
-                ->check(CLI::Range(1, 64))
-                ->excludes(lookup);
+                           "names its mask_token_id; above 1 it guesses nothing")
+                ->check(CLI::Range(1, 64));
           },
       .make_sampler = [draft](const v1::ServerInfo& info,
                               const ModelConfig& model) -> absl::StatusOr<std::unique_ptr<Sampler>> {

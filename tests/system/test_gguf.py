@@ -86,7 +86,7 @@ def test_what_is_shipped_is_small() -> None:
 
 def test_a_draft_of_layers_alone_names_what_it_lacks() -> None:
     line = refusal("outrider-draft", "--model", str(SHIPPED / "draft.gguf"), *FREE)
-    assert "token_embd.weight is missing" in line and line.endswith("LAYERS.gguf+FILE.gguf")
+    assert "token_embd.weight is missing" in line and "LAYERS.gguf+FILE.gguf" in line
 
 
 def test_weights_that_stay_packed_answer_alike_with_and_without_a_draft(model: Path, goldens: list[dict[str, Any]]) -> None:

@@ -6,6 +6,9 @@
 #include <fstream>
 #include <string>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+
 namespace outrider {
 namespace {
 
@@ -26,6 +29,8 @@ TEST(RpcServer, LeavesTheThreadsOfCallbacksRunning) {
     const auto server = RpcServer::Start("127.0.0.1:0", {}, {});
     ASSERT_TRUE(server.ok()) << server.status();
   }
+  // A thread gets its name only once it runs.
+  for (int i = 0; i < 1000 && CallbackThreads() == 0; ++i) absl::SleepFor(absl::Milliseconds(10));
   EXPECT_GT(CallbackThreads(), 0);
 }
 

@@ -63,19 +63,18 @@ def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str,
                            **options_of(mode), **options)
 
 
-def measure_together(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]],
-                     streams: int) -> tuple[dict[str, Mode], int]:
-    """The same with `streams` questions at a time. A ratio is of the tokens per second of a turn."""
+def measure_together(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
+    """As `measure`, with args.streams questions at a time. A ratio is of the tokens per second of a turn."""
     modes = [PLAIN, *args.modes]
     found = {mode: Mode() for mode in modes}
     others = 0
     questions = [question for questions in sets.values() for question in questions]
-    questions *= math.ceil(streams / len(questions))
+    questions *= math.ceil(args.streams / len(questions))
     for turn in range(args.turns + 1):  # in the first one the coordinator learns its choices
         answers, rates = {}, {}
         for mode in modes if turn % 2 == 0 else modes[::-1]:
             begun = time.perf_counter()
-            with ThreadPoolExecutor(streams) as pool:
+            with ThreadPoolExecutor(args.streams) as pool:
                 answers[mode] = list(pool.map(lambda question: ask(client, args, temperature, mode, question, turn), questions))
             rates[mode] = sum(len(answer.tokens) for answer in answers[mode]) / (time.perf_counter() - begun)
         for mode in modes if turn else ():
@@ -128,8 +127,7 @@ def main() -> None:
     report, others = [], 0
     with Client(args.address, timeout=600) as client:
         for temperature in args.temperatures:
-            found, differing = (measure_together(client, args, temperature, sets, args.streams) if args.streams > 1
-                                else measure(client, args, temperature, sets))
+            found, differing = (measure_together if args.streams > 1 else measure)(client, args, temperature, sets)
             others += differing
             columns = [*sets] if args.streams == 1 else []
             print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "

@@ -82,21 +82,35 @@ void DraftSampler::Guess(SequenceState& sequence) const {
 absl::StatusOr<bool> DraftSampler::Sample(SequenceState& sequence, const LogitsView& rows) {
   if (sequence.work_as<ProposeWork>().tree) return SampleLevel(sequence, rows);
   const bool draws_next = DrawsNext(sequence);
-  const bool masked = options_.parallel_tokens > 1 && !draws_next;
-  const int guessed = rows.rows - 1, before = static_cast<int>(sequence.tokens().size()) - guessed;
-  if (masked) sequence.Rewind(before);  // drawn tokens take the places of the masks, and are not computed yet
-  for (int i = 0; i <= guessed; ++i) {
-    const int n = before + i;
-    if (OUTRIDER_TRY(Draw(sequence, static_cast<size_t>(n), rows.row(i)))) {
-      if (masked || i < guessed) sequence.Rewind(masked ? before : n);
+  if (options_.parallel_tokens > 1 && !draws_next) return SampleMasked(sequence, rows);
+  const size_t guessed = static_cast<size_t>(rows.rows) - 1, before = sequence.tokens().size() - guessed;
+  for (size_t i = 0; i <= guessed; ++i) {
+    const size_t n = before + i;
+    if (OUTRIDER_TRY(Draw(sequence, n, rows.row(static_cast<int>(i))))) {
+      if (i < guessed) sequence.Rewind(n);
       return true;
     }
     if (draws_next) break;  // the token is in the sequence, and nothing was guessed
     const TokenId token = sequence.answer().proposal.back().token;
-    if (!masked && i < guessed && sequence.tokens()[static_cast<size_t>(n)] == token) continue;
+    if (i < guessed && sequence.tokens()[n] == token) continue;
     sequence.Rewind(n);
     sequence.Append(token);
-    if (!masked) break;
+    break;
+  }
+  Guess(sequence);
+  return false;
+}
+
+// The drawn tokens take the places of the masks. They are computed in the next pass, if there is one.
+absl::StatusOr<bool> DraftSampler::SampleMasked(SequenceState& sequence, const LogitsView& rows) {
+  const size_t before = sequence.tokens().size() - static_cast<size_t>(rows.rows - 1);
+  sequence.Rewind(before);
+  for (int i = 0; i < rows.rows; ++i) {
+    if (OUTRIDER_TRY(Draw(sequence, sequence.tokens().size(), rows.row(i)))) {
+      sequence.Rewind(before);
+      return true;
+    }
+    sequence.Append(sequence.answer().proposal.back().token);
   }
   Guess(sequence);
   return false;

@@ -36,6 +36,7 @@ class DraftSampler final : public Sampler {
 
  private:
   absl::StatusOr<bool> SampleLevel(SequenceState& sequence, const LogitsView& rows);
+  absl::StatusOr<bool> SampleMasked(SequenceState& sequence, const LogitsView& rows);
   // Appends a guess at the tokens that are drawn next, or masks in their place.
   void Guess(SequenceState& sequence) const;
 

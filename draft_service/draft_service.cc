@@ -165,12 +165,15 @@ ModelServiceSpec DraftSpec() {
           },
       .make_sampler = [draft](const v1::ServerInfo& info,
                               const ModelConfig& model) -> absl::StatusOr<std::unique_ptr<Sampler>> {
-        if (draft->parallel_tokens > 1 && !model.mask_token_id) {
-          return Invalid("--parallel-draft ", draft->parallel_tokens, ": ", info.model(),
-                         " names no mask_token_id");
+        DraftOptions options = *draft;
+        if (options.parallel_tokens > 1) {
+          if (!model.mask_token_id) {
+            return Invalid("--parallel-draft ", options.parallel_tokens, ": ", info.model(),
+                           " names no mask_token_id");
+          }
+          options.mask = *model.mask_token_id;
         }
-        draft->mask = model.mask_token_id.value_or(0);
-        return std::make_unique<DraftSampler>(*draft);
+        return std::make_unique<DraftSampler>(options);
       },
       .make_service =
           [top_n](Worker& worker, const v1::ServerInfo& info, GrammarCache* grammars, Tracer* tracer) {

@@ -69,7 +69,8 @@ void ReadSizes(Keys& keys, const GgufFile& file, FieldReader& fields, DecoderCon
   const char* const name = "token_embd.weight";
   const GgufFile::Tensor* const embedding = file.Find(name);
   if (embedding == nullptr) {
-    fields.Fail(name, "is missing; layers alone are named with a model that has the rest: LAYERS.gguf+FILE.gguf");
+    fields.Fail(name,
+                "is missing; layers alone are named with a model that has the rest: LAYERS.gguf+FILE.gguf");
     return;
   }
   if (embedding->shape.size() != 2 || embedding->shape[0] > kMaxSizes.vocab) {

@@ -253,7 +253,21 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
   return logits;
 }
 
+void Worker::GiveHidden(std::span<const ScheduledSequence> scheduled, const HiddenView& hidden) {
+  for (const std::unique_ptr<Proposer>& proposer : runner_->proposers()) {
+    std::vector<HiddenOfSequence> wanted;
+    int first = 0;
+    for (const ScheduledSequence& s : scheduled) {
+      const HiddenView states = hidden.Rows(std::exchange(first, first + s.hidden_rows), s.hidden_rows);
+      if (s.hidden_rows == 0 || ProposerOf(*runner_, *s.sequence) != proposer.get()) continue;
+      wanted.push_back({s.sequence, s.sequence->num_computed() + s.rows - s.hidden_rows, states});
+    }
+    if (!wanted.empty()) proposer->OnHidden(wanted);
+  }
+}
+
 void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits) {
+  GiveHidden(scheduled, logits.hidden);
   std::vector<Decision> decisions;
   int first_row = 0, first_hidden = 0;
   for (ScheduledSequence& s : scheduled) {
@@ -268,10 +282,6 @@ void Worker::Postprocess(std::vector<ScheduledSequence>& scheduled, const Logits
     first_row += rows.rows;
     const HiddenView hidden = logits.hidden.Rows(first_hidden, s.hidden_rows);
     first_hidden += s.hidden_rows;
-    if (s.hidden_rows > 0) {
-      const int first_slot = sequence.num_computed() + s.rows - s.hidden_rows;
-      ProposerOf(*runner_, sequence)->OnHidden(sequence, first_slot, hidden);
-    }
     if (sequence.prompt_logprobs() >= 0) sampler_->Score(sequence, sequence.num_computed(), rows);
     sequence.MarkComputed(s.rows);
     if (sequence.num_pending() > 0) continue;

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -124,6 +125,8 @@ class Worker {
   void Step();
   std::vector<ScheduledSequence> Schedule();
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
+  // Gives hidden states to the proposers that want them.
+  void GiveHidden(std::span<const ScheduledSequence> scheduled, const HiddenView& hidden);
   void Postprocess(std::vector<ScheduledSequence>& scheduled, const LogitsView& logits);
   void SampleAll(std::vector<Decision>& decisions);
   // Calls on_failure for an error after which the model cannot be used. An invalid batch is a bug in this

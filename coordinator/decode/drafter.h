@@ -52,6 +52,12 @@ class Drafter {
   // How many of the last proposal's first tokens come from the request's prediction.
   virtual size_t predicted() const { return 0; }
 
+  // Whether a proposal begun now may have tokens. Depends on committed tokens only.
+  virtual bool MayPropose() { return true; }
+
+  // Who makes the next proposal, if one is wanted. Depends on committed tokens only.
+  virtual v1::DrafterKind NextKind() { return kind(); }
+
   // Who made the last proposal, for statistics.
   virtual v1::DrafterKind kind() const = 0;
 

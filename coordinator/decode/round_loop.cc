@@ -99,9 +99,10 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   // The draft proposes...
   Proposal proposal;
   DraftStatus draft_status = DraftStatus::kUsable;
+  generation.SetRoundDrafter(drafter->NextKind());
   // If the target proposes, the length was chosen before its verdict, which may have left less room.
-  const bool target_proposes = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
-  DraftLength length = target_proposes ? next_ : parts.policy->Choose(generation);
+  const bool is_targets = ProposerOf(generation.round_drafter()) != v1::PROPOSER_UNSPECIFIED;
+  DraftLength length = is_targets ? next_ : parts.policy->Choose(generation);
   length.most = std::min(length.most, std::max(generation.DraftRoom(), 0));
   int k = length.most;
   if (k > 0) {
@@ -122,7 +123,8 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
   };
   const bool runs_ahead = length.ahead && proposal_was_made;
   // The target proposes nothing while it scores the prompt.
-  const bool is_next = target_proposes && !generation.WantsPromptLogprobs();
+  const bool target_may_propose = generation.request().params.proposer() != v1::PROPOSER_UNSPECIFIED;
+  const bool is_next = target_may_propose && !generation.WantsPromptLogprobs();
   next_ = is_next ? parts.policy->ChooseNext(generation) : DraftLength();
   const bool asks = next_.most > 0 && drafter->WantsTargetProposal();
   absl::StatusOr<TargetAnswer> answer =

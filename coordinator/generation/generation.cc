@@ -139,9 +139,11 @@ void Generation::CountToken(v1::TokenKind kind) {
 
 void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, size_t standing) {
   stats_.set_rounds(stats_.rounds() + 1);
+  AcceptanceByConfidence& recent =
+      recent_acceptance_.try_emplace(round_drafter_, kAcceptanceDecay).first->second;
   if (proposal.empty()) {
     // Old acceptance fades even without drafts. Otherwise a run of bad luck would be believed forever.
-    recent_acceptance_.Age(1);
+    recent.Age(1);
     return;
   }
   tally_ = {.is_tree = !IsChain(proposal),
@@ -150,7 +152,7 @@ void Generation::CountRound(const Proposal& proposal, const Verdict& verdict, si
             .accepted_after_end = static_cast<int>(verdict.path.size() - standing)};
   if (tally_.is_tree) tally_.offered = OfferedNodes(proposal, std::span(verdict.path).first(standing));
   AddTally(tally_, &stats_);
-  if (!tally_.is_tree) recent_acceptance_.Observe(proposal, verdict.path.size());
+  if (!tally_.is_tree) recent.Observe(proposal, verdict.path.size());
   if (request_.params.rule() == v1::RULE_TOKEN) {
     expected_accepted_ += verdict.expected_accepted;
     observed_accepted_ += static_cast<double>(verdict.path.size());

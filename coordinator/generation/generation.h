@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -124,8 +125,14 @@ class Generation {
 
   // The counts of the last round with a proposal.
   const RoundTally& tally() const { return tally_; }
-  // Acceptance of this generation's own drafted tokens.
-  const AcceptanceByConfidence& recent_acceptance() const { return recent_acceptance_; }
+  // Acceptance of what this drafter proposed for this generation.
+  AcceptanceByConfidence recent_acceptance(v1::DrafterKind drafter) const {
+    const auto found = recent_acceptance_.find(drafter);
+    return found == recent_acceptance_.end() ? AcceptanceByConfidence(kAcceptanceDecay) : found->second;
+  }
+  // Who proposes in this round: the request's drafter, or the one that `auto` asks.
+  v1::DrafterKind round_drafter() const { return round_drafter_; }
+  void SetRoundDrafter(v1::DrafterKind drafter) { round_drafter_ = drafter; }
 
   bool finished() const { return ended_.has_value(); }
   std::optional<v1::FinishReason> finish_reason() const { return ended_; }
@@ -183,7 +190,9 @@ class Generation {
   StopMatcher stops_;
   v1::SpeculationStats stats_;
   RoundTally tally_;
-  AcceptanceByConfidence recent_acceptance_{0.99};
+  static constexpr double kAcceptanceDecay = 0.99;
+  std::map<v1::DrafterKind, AcceptanceByConfidence> recent_acceptance_;
+  v1::DrafterKind round_drafter_ = request_.drafter;
   double expected_accepted_ = 0;
   double observed_accepted_ = 0;  // in the rounds that expected_accepted_ covers
   int64_t judged_ = 0;            // drafted tokens judged in those rounds

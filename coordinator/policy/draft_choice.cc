@@ -24,8 +24,7 @@ constexpr int kProbeTokens = 2;
 
 }  // namespace
 
-DraftChoice::Learned& DraftChoice::LearnedOf(const Generation& generation, bool ahead) {
-  const Group group = GroupOf(generation);
+DraftChoice::Learned& DraftChoice::LearnedOf(const Group& group, bool ahead) {
   Learned& lockstep = learned_[{group, false}];
   if (!ahead) return lockstep;
   // What is learned of rounds ahead begins with what is known from lockstep.
@@ -83,32 +82,34 @@ DraftStop DraftChoice::StopFor(const Learned& learned, double excess, double alp
   return stop;
 }
 
-DraftLength DraftChoice::ChooseWithin(const Generation& generation, int most) {
+DraftLength DraftChoice::ChooseWithin(const Group& group, const Generation& generation, int most) {
   most = std::min(generation.request().draft_tokens, most);
   if (most <= 0) return {};
   if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
-  const bool ahead = MeasuresSchedules(generation) ? schedules_[GroupOf(generation)].Next()
+  const bool ahead = MeasuresSchedules(generation) ? schedules_[group].Next()
                                                    : generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
-  Learned& learned = LearnedOf(generation, ahead);
-  DraftLength length = ChooseLength(learned, generation, most);
+  Learned& learned = LearnedOf(group, ahead);
+  DraftLength length = ChooseLength(learned, group, generation, most);
   length.ahead = ahead;
   if (length.most > 0 && ChoosesTree(generation) && learned.drafted_rounds >= kRoundsToLearn) {
-    if (std::optional<DraftLength> tree = ChooseTree(learned, generation, most)) return *std::move(tree);
+    std::optional<DraftLength> tree = ChooseTree(learned, group, generation, most);
+    if (tree) return *std::move(tree);
   }
   return length;
 }
 
-std::optional<DraftLength> DraftChoice::ChooseTree(const Learned& learned, const Generation& generation,
-                                                   int most) {
+std::optional<DraftLength> DraftChoice::ChooseTree(const Learned& learned, const Group& group,
+                                                   const Generation& generation, int most) {
   const Request& request = generation.request();
   const double alpha = learned.acceptance.alpha();
   const int k = request.adaptive ? Best(learned, alpha, most) : most;
   // Trees are always drafted in lockstep, even if chains are drafted ahead.
-  const TreeCosts costs = LearnedOf(generation, false).costs.tree();
-  return trees_[GroupOf(generation)].Next(Rate(learned, alpha, k), costs, most, request.max_tree_nodes);
+  const TreeCosts costs = LearnedOf(group, false).costs.tree();
+  return trees_[group].Next(Rate(learned, alpha, k), costs, most, request.max_tree_nodes);
 }
 
-DraftLength DraftChoice::ChooseLength(Learned& learned, const Generation& generation, int most) {
+DraftLength DraftChoice::ChooseLength(Learned& learned, const Group& group, const Generation& generation,
+                                      int most) {
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
   if (learned.drafted_rounds >= kRoundsToLearn && running_ > 1) {
@@ -119,7 +120,7 @@ DraftLength DraftChoice::ChooseLength(Learned& learned, const Generation& genera
     if (learned.common == 0 && learned.plain_rounds >= kProbeEvery * running_)
       return {std::min(most, kProbeTokens)};
   }
-  DraftLength length = LengthFor(learned, generation, most);
+  DraftLength length = LengthFor(learned, group, generation, most);
   if (learned.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
   if (length.most == 0) {
     if (learned.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
@@ -134,10 +135,11 @@ DraftLength DraftChoice::ChooseLength(Learned& learned, const Generation& genera
   return length;
 }
 
-DraftLength DraftChoice::LengthFor(const Learned& learned, const Generation& generation, int most) const {
+DraftLength DraftChoice::LengthFor(const Learned& learned, const Group& group, const Generation& generation,
+                                   int most) const {
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
-  const bool may_stop = running_ <= 1 && request.drafter == v1::DRAFTER_KIND_MODEL;
+  const bool may_stop = running_ <= 1 && group.asked == v1::DRAFTER_KIND_MODEL;
   // With an empty DraftStop, the draft drafts all k tokens and reports its confidence in each.
   const auto all_of = [&](int k) {
     return DraftLength{.most = k, .stop = may_stop ? std::optional(DraftStop()) : std::nullopt};
@@ -150,7 +152,7 @@ DraftLength DraftChoice::LengthFor(const Learned& learned, const Generation& gen
     return all_of(std::max(Best(learned, learned.acceptance.alpha(), longest), 1));
   }
   if (running_ > 1) return {std::min(learned.common, most)};
-  const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance());
+  const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance(group.asked));
   const double alpha = std::max(1 - excess * (1 - learned.acceptance.alpha()), 0.0);
   const int best = Best(learned, alpha, most);
   if (best > 0 && may_stop && learned.acceptance.knows_confidence()) {
@@ -160,7 +162,8 @@ DraftLength DraftChoice::LengthFor(const Learned& learned, const Generation& gen
 }
 
 std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const Proposal& proposal) {
-  Learned& learned = LearnedOf(generation, true);
+  const Group group = GroupOf(generation);
+  Learned& learned = LearnedOf(group, true);
   const auto ends = [&](TokenId token) {
     return std::ranges::count(generation.request().end_ids, token) > 0;
   };
@@ -176,7 +179,7 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
     const int room = generation.DraftRoom() - static_cast<int>(named.accepted) - 1;
     const int most = std::min(generation.request().draft_tokens, room);
     if (named.accepted > reachable || most <= 0) continue;
-    Outcome outcome{.accepted = named.accepted, .length = LengthFor(learned, generation, most)};
+    Outcome outcome{.accepted = named.accepted, .length = LengthFor(learned, group, generation, most)};
     if (!whole) outcome.token = proposal[named.accepted].alternatives[named.rank];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
     // Compares what an early proposal saves with what one more sequence in a step costs the other branches.
@@ -197,7 +200,7 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
 bool DraftChoice::ExpectsToDraft(const Generation& generation) {
   const Request& request = generation.request();
   if (!request.adaptive) return request.draft_tokens > 0;
-  const Learned& learned = LearnedOf(generation, false);
+  const Learned& learned = LearnedOf(GroupIfAutoAsks(v1::DRAFTER_KIND_MODEL, generation), false);
   if (learned.drafted_rounds < kRoundsToLearn) return true;
   if (running_ > 1) return learned.common > 0;
   return Best(learned, learned.acceptance.alpha(), request.draft_tokens) > 0;
@@ -206,13 +209,13 @@ bool DraftChoice::ExpectsToDraft(const Generation& generation) {
 void DraftChoice::OnRound(const RoundReport& round) {
   const Generation& generation = *round.generation;
   const Proposal& proposal = *round.proposal;
+  const Group group = GroupOf(generation);
   const bool failed = round.draft_status == DraftStatus::kFailed;
   if (MeasuresSchedules(generation) && IsChain(proposal)) {
-    schedules_[GroupOf(generation)].Observe(round.ahead.runs, outrider::Seconds(round.times.round),
-                                            round.emitted);
+    schedules_[group].Observe(round.ahead.runs, outrider::Seconds(round.times.round), round.emitted);
   }
-  if (!failed && ChoosesTree(generation)) trees_[GroupOf(generation)].Observe(round);
-  Learned& learned = LearnedOf(generation, round.ahead.runs);
+  if (!failed && ChoosesTree(generation)) trees_[group].Observe(round);
+  Learned& learned = LearnedOf(group, round.ahead.runs);
   learned.costs.ObserveVerify(round.times, running_);
   if (!failed && proposal.empty()) {
     ++learned.plain_rounds;

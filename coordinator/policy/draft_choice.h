@@ -1,6 +1,7 @@
 // Decides, once a round, how much to draft, and whether to draft while the target verifies.
 #pragma once
 
+#include <compare>
 #include <map>
 #include <optional>
 #include <utility>
@@ -26,6 +27,8 @@ namespace outrider {
 // In a round that runs ahead, a proposal costs its full time only if nothing was drafted for the outcome.
 // Otherwise it costs only the time by which it outlasts the verification.
 //
+// What is learned of the drafters that `auto` asks is kept apart: a text may defeat one and suit another.
+//
 // K depends on times and on earlier committed tokens, never on the round's own random numbers, so it changes
 // no distribution. It does change which random numbers a token gets, so requests with a seed under the token
 // and block rules keep a fixed K (Request::adaptive).
@@ -44,13 +47,15 @@ class DraftChoice {
   // Chooses the length for the next round: at most what the request allows and the answer has left, as a
   // round emits up to K + 1 tokens. 0 for the prompt's round, so that the first token waits for no draft.
   DraftLength Choose(const Generation& generation) {
-    return generation.emitted() == 0 ? DraftLength() : ChooseWithin(generation, generation.DraftRoom());
+    return generation.emitted() == 0 ? DraftLength()
+                                     : ChooseWithin(GroupOf(generation), generation, generation.DraftRoom());
   }
 
   // Chooses the length for the round after the one about to be verified, if the target itself proposes. The
   // proposal comes with the verdict, and is cut to the room that the verdict leaves.
   DraftLength ChooseNext(const Generation& generation) {
-    return ChooseWithin(generation, generation.DraftRoom() - 1);
+    return ChooseWithin(GroupIfAutoAsks(v1::DRAFTER_KIND_EAGLE, generation), generation,
+                        generation.DraftRoom() - 1);
   }
 
   // The outcomes of verifying `proposal` that are worth drafting for, the likeliest first.
@@ -75,19 +80,32 @@ class DraftChoice {
     // For several generations: their common K, and the rounds until it is chosen again.
     int common = 0, rounds_until_choice = 0;
   };
-  // A drafter, and whether the generations that it drafts for are greedy.
-  using Group = std::pair<v1::DrafterKind, bool>;
+  // Generations that are learned from together.
+  struct Group {
+    v1::DrafterKind wanted;  // the request's drafter
+    v1::DrafterKind asked;   // the same, or the one that `auto` asks
+    bool greedy;
+
+    auto operator<=>(const Group&) const = default;
+  };
   static Group GroupOf(const Generation& generation) {
-    return {generation.request().drafter, generation.greedy()};
+    return {generation.request().drafter, generation.round_drafter(), generation.greedy()};
   }
-  Learned& LearnedOf(const Generation& generation, bool ahead);
+  // The group of a round in which `auto` asks this drafter.
+  static Group GroupIfAutoAsks(v1::DrafterKind drafter, const Generation& generation) {
+    const v1::DrafterKind wanted = generation.request().drafter;
+    return {wanted, wanted == v1::DRAFTER_KIND_AUTO ? drafter : wanted, generation.greedy()};
+  }
+  Learned& LearnedOf(const Group& group, bool ahead);
 
   // Chooses the length for a round with room for `most` drafted tokens.
-  DraftLength ChooseWithin(const Generation& generation, int most);
-  DraftLength ChooseLength(Learned& learned, const Generation& generation, int most);
-  std::optional<DraftLength> ChooseTree(const Learned& learned, const Generation& generation, int most);
+  DraftLength ChooseWithin(const Group& group, const Generation& generation, int most);
+  DraftLength ChooseLength(Learned& learned, const Group& group, const Generation& generation, int most);
+  std::optional<DraftLength> ChooseTree(const Learned& learned, const Group& group,
+                                        const Generation& generation, int most);
   // The length that seems best by what was learned, without trials.
-  DraftLength LengthFor(const Learned& learned, const Generation& generation, int most) const;
+  DraftLength LengthFor(const Learned& learned, const Group& group, const Generation& generation,
+                        int most) const;
   // The rule that ends a draft whose next token yields less than a round with K = `best` does in that time.
   DraftStop StopFor(const Learned& learned, double excess, double alpha, int best) const;
 

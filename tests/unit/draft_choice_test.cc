@@ -61,8 +61,12 @@ class DraftChoiceTest : public ::testing::Test {
  protected:
   static constexpr int kMost = 10;
 
-  static Request MakeRequest() {
+  explicit DraftChoiceTest(v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL)
+      : generation_(MakeRequest(drafter), tokenizer_.get(), Clock::now()) {}
+
+  static Request MakeRequest(v1::DrafterKind drafter = v1::DRAFTER_KIND_MODEL) {
     Request request;
+    request.drafter = drafter;
     request.prompt = {1};
     request.max_tokens = 1 << 20;
     request.draft_tokens = kMost;
@@ -78,7 +82,7 @@ class DraftChoiceTest : public ::testing::Test {
     const RoundReport report{.generation = &generation_,
                              .proposal = &drafted,
                              .verdict = &verdict,
-                             .drafter = v1::DRAFTER_KIND_MODEL,
+                             .drafter = generation_.round_drafter(),
                              .draft_status = status,
                              .chosen = static_cast<int>(drafted.size()),
                              .emitted = static_cast<int>(verdict.path.size()) + 1,
@@ -125,7 +129,7 @@ class DraftChoiceTest : public ::testing::Test {
   }
 
   std::unique_ptr<Tokenizer> tokenizer_ = *Tokenizer::Load("tests/data/text/gpt2-small.tokenizer.json");
-  Generation generation_{MakeRequest(), tokenizer_.get(), Clock::now()};
+  Generation generation_;
   DraftChoice policy_;
   std::mt19937 random_{5};
   std::uniform_real_distribution<double> uniform_;
@@ -260,6 +264,51 @@ TEST_F(DraftChoiceTest, DraftsNothingForThePromptAndNeverPastTheEnd) {
   EXPECT_EQ(policy_.Choose(generation).most, 1);
   generation.Commit({}, verdict);
   EXPECT_EQ(policy_.Choose(generation).most, 0);
+}
+
+// Requests with `auto`, whose rounds have one of two drafters.
+class AutoDraftChoiceTest : public DraftChoiceTest {
+ protected:
+  AutoDraftChoiceTest() : DraftChoiceTest(v1::DRAFTER_KIND_AUTO) {}
+
+  // Plays a round in which `auto` asks this drafter, and returns its K.
+  int Round(v1::DrafterKind drafter, double alpha) {
+    generation_.SetRoundDrafter(drafter);
+    const int k = drafter == v1::DRAFTER_KIND_EAGLE ? next_ : policy_.Choose(generation_).most;
+    int accepted = 0;
+    while (accepted < k && uniform_(random_) < alpha) ++accepted;
+    next_ = policy_.ChooseNext(generation_).most;
+    Play(k, accepted, {.row_us = 20});
+    return k;
+  }
+
+  int next_ = 0;  // the target's proposal is chosen a round before
+};
+
+TEST_F(AutoDraftChoiceTest, ADrafterThatIsWrongDoesNotStopAnotherThatIsRight) {
+  policy_.Begin();
+  std::map<int, int> good, bad;
+  for (int round = 0; round < 2000; ++round) {
+    // The text copies itself for eight rounds, and then for eight it does not.
+    if (round / 8 % 2 == 0) {
+      ++good[Round(v1::DRAFTER_KIND_NGRAM, 0.95)];
+    } else {
+      ++bad[Round(v1::DRAFTER_KIND_EAGLE, 0.05)];
+    }
+  }
+  policy_.End();
+  EXPECT_GT(bad[0], 900) << "of 1000";
+  EXPECT_LT(good[0], 20);
+  EXPECT_GT(good[5] + good[6] + good[7] + good[8] + good[9] + good[10], 900);
+}
+
+TEST_F(AutoDraftChoiceTest, OnlyTheDraftsOwnFailuresKeepItFromThePrompt) {
+  policy_.Begin();
+  for (int round = 0; round < 200; ++round) Round(v1::DRAFTER_KIND_NGRAM, 0);
+  EXPECT_TRUE(policy_.ExpectsToDraft(generation_));
+  for (int round = 0; round < 200; ++round) Round(v1::DRAFTER_KIND_MODEL, 0);
+  EXPECT_FALSE(policy_.ExpectsToDraft(generation_));
+  policy_.End();
 }
 
 // A draft model that says how sure it was, and stops where it is told to.

@@ -151,6 +151,7 @@ class FakeDrafter final : public Drafter {
     co_return chain;
   }
   void OnVerdict(size_t n, const Verdict& verdict) override { verdicts.emplace_back(n, verdict.path.size()); }
+  bool MayPropose() override { return !tokens_.empty(); }
   v1::DrafterKind kind() const override { return kind_; }
   void Stop() override { ++stopped; }
   void Propose(Tokens tokens) { tokens_ = std::move(tokens); }
@@ -194,6 +195,15 @@ TEST_F(AutoDrafterTest, AsksTheSecondOnlyIfTheFirstHasNothing) {
   first_->Propose({});
   EXPECT_THAT(Propose(), ElementsAre(8, 9));
   EXPECT_EQ(drafter_.kind(), v1::DRAFTER_KIND_MODEL);
+}
+
+TEST_F(AutoDrafterTest, KnowsWhoProposesNext) {
+  EXPECT_EQ(drafter_.NextKind(), v1::DRAFTER_KIND_NGRAM);
+  first_->Propose({});
+  EXPECT_EQ(drafter_.NextKind(), v1::DRAFTER_KIND_MODEL);
+  EXPECT_TRUE(drafter_.MayPropose());
+  second_->Propose({});
+  EXPECT_FALSE(drafter_.MayPropose());
 }
 
 TEST_F(AutoDrafterTest, EachHearsOfItsOwnProposalsOnly) {

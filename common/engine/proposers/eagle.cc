@@ -54,18 +54,25 @@ float* Eagle::StateOf(absl::Span<const BlockId> blocks, int slot) const {
          (block * size + static_cast<size_t>(slot) % size) * static_cast<size_t>(parts_.hidden_size);
 }
 
-void Eagle::OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) {
-  const int size = parts_.hidden_size;
+void Eagle::OnHidden(std::span<const HiddenOfSequence> hidden) {
+  const size_t size = static_cast<size_t>(parts_.hidden_size);
   if (parts_.eagle3) {
+    // The streams of all sequences are fused at once.
     inputs_.clear();
-    for (int r = 0; r < hidden.rows; ++r) {
-      inputs_.insert(inputs_.end(), hidden.row(r).begin() + size, hidden.row(r).end());
+    for (const HiddenOfSequence& each : hidden) {
+      for (int r = 0; r < each.states.rows; ++r) {
+        const absl::Span<const float> streams = each.states.row(r).subspan(size);
+        inputs_.insert(inputs_.end(), streams.begin(), streams.end());
+      }
     }
     fused_.Update(Fuse(inputs_));
   }
-  for (int r = 0; r < hidden.rows; ++r) {
-    const float* const state = parts_.eagle3 ? &rows_[static_cast<size_t>(r * size)] : hidden.row(r).data();
-    std::copy_n(state, size, StateOf(sequence.blocks(), first_slot + r));
+  size_t fused = 0;
+  for (const HiddenOfSequence& each : hidden) {
+    for (int r = 0; r < each.states.rows; ++r) {
+      const float* const state = parts_.eagle3 ? &rows_[fused++ * size] : each.states.row(r).data();
+      std::copy_n(state, size, StateOf(each.sequence->blocks(), each.first_slot + r));
+    }
   }
 }
 

@@ -86,7 +86,7 @@ class Eagle final : public Proposer {
   absl::Span<const int> taps() const override {
     return parts_.eagle3 ? absl::MakeConstSpan(parts_.eagle3->taps) : absl::Span<const int>();
   }
-  void OnHidden(const SequenceState& sequence, int first_slot, const HiddenView& hidden) override;
+  void OnHidden(std::span<const HiddenOfSequence> hidden) override;
   absl::StatusOr<LogitsView> LogitsOfLevel(int level, std::span<Drafting* const> draftings) override;
   void CopyBlock(BlockId from, BlockId to) override;
   void MoveSlots(absl::Span<const BlockId> blocks, absl::Span<const SlotMove> moves) override;

@@ -30,6 +30,13 @@ struct Drafting {
 // The rows of the last level's nodes: the last tokens of the sequence.
 SequenceRows RowsOfLevel(const Drafting& drafting);
 
+// The hidden states that a forward pass computed of a sequence's slots `first_slot` and up.
+struct HiddenOfSequence {
+  const SequenceState* sequence = nullptr;
+  int first_slot = 0;
+  HiddenView states;
+};
+
 // Repeats each drafting's row of `rows` for every node of its last level. The result is in `storage`.
 LogitsView RowsForNodes(const LogitsView& rows, std::span<Drafting* const> draftings,
                         std::vector<float>& storage);
@@ -53,10 +60,8 @@ class Proposer {
   // The numbers of layers after which it also needs the residual stream of these rows (PassOptions::taps).
   // At most one of a target's proposers has taps.
   virtual absl::Span<const int> taps() const { return {}; }
-  // Receives these hidden states, of slots `first_slot` and up, before any of the slots is accepted or
-  // dropped.
-  virtual void OnHidden(const SequenceState& /*sequence*/, int /*first_slot*/, const HiddenView& /*hidden*/) {
-  }
+  // Receives these hidden states of a forward pass, before any of the slots is accepted or dropped.
+  virtual void OnHidden(std::span<const HiddenOfSequence> /*hidden*/) {}
 
   // The logits of the last level's nodes of all draftings, in order. No drafting is done yet. Valid until
   // the next call; the caller may overwrite them. Levels count from 0. Errors are those of Model::Forward.

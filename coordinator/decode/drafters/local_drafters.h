@@ -32,6 +32,7 @@ class LocalDrafter : public Drafter {
     timing->set_compute_us(static_cast<uint32_t>(took.count()));
     co_return proposal;
   }
+  bool MayPropose() final { return !Draft(1).empty(); }
 
  private:
   int k_ = 0;
@@ -208,6 +209,10 @@ class AutoDrafter final : public Drafter {
   // False if the first has just proposed, and its previous proposal was accepted as a whole.
   bool WantsTargetProposal() const override {
     return last_ == first_.get() ? !first_was_right_ : second_->WantsTargetProposal();
+  }
+  bool MayPropose() override { return first_->MayPropose() || second_->MayPropose(); }
+  v1::DrafterKind NextKind() override {
+    return first_->MayPropose() ? first_->NextKind() : second_->NextKind();
   }
   // Only the second may be the target.
   void OnProposal(size_t n, TargetProposal proposal) override {

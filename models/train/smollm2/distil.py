@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> 
     parser.add_argument("target", type=Path, help="GGUF file of the target")
     parser.add_argument("work", type=Path, help="folder for checkpoints and, in states/, the target's states")
     parser.add_argument("--frequent", type=int, default=8192, help="how many of the most frequent tokens the drafter proposes")
+    parser.add_argument("--init", type=Path, help="the -best.pt of another run, to begin from instead")
     parser.add_argument("--steps", type=int, default=4000, help="steps of training")
     parser.add_argument("--kl-steps", type=int, default=2500,
                         help="steps that minimise the forward KL divergence; later ones minimise the total variation")
@@ -56,6 +57,8 @@ def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable
         step, best, history = saved["step"], saved["best"], saved["history"]
         muon.buffers = saved["muon"]
         adam.means, adam.squares, adam.steps = *saved["adam"], step
+    elif args.init:
+        model.load_state_dict(torch.load(args.init, weights_only=False)["model"], strict=False)
     begun = time.monotonic()
     queue: list[list[Lesson]] = []
     while step < args.steps:

@@ -101,7 +101,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=4e-3, tokens=6144)
     parser.add_argument("--layers", default="0,1,29", help="layers of the target to begin from, comma-separated")
-    parser.add_argument("--init", type=Path, help="draft-best.pt of another run, to begin from instead")
     parser.add_argument("--parallel", type=int, default=1, help="tokens to draft in one pass")
     args = parser.parse_args()
 
@@ -112,8 +111,6 @@ def main() -> None:
     states.fill(target, lessons)
     frequent = frequent_tokens(lessons, target.config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
     draft = Draft(target, [int(layer) for layer in args.layers.split(",")])
-    if args.init:
-        draft.load_state_dict(torch.load(args.init, weights_only=False)["model"], strict=False)
     judge = Judge(states, draft, target.model.embed_tokens.weight.detach(), frequent, args.parallel)
 
     def loss_of(batch: list[Lesson], step: int) -> Tensor:

@@ -165,6 +165,7 @@ asio::awaitable<absl::Status> RoundLoop::Round() {
           .running = parts.policy->running(),
           .proposal_bytes = answer->proposal_bytes,
           .ahead = ahead,
+          .catches_up = !std::exchange(drafted_before_, proposal_was_made),
           .times = times},
          &chunk);
 

@@ -26,7 +26,7 @@ struct DecodeParts {
   asio::any_io_executor executor;
   const Tokenizer* tokenizer;
   TargetPool* targets;
-  DraftPool* drafts = nullptr;     // null: no draft service is configured
+  DraftPool* drafts = nullptr;  // null: no draft service is configured
   DraftPool* second_drafts = nullptr;
   Clock::duration draft_budget{};  // per proposal
   NgramOptions ngram = {};
@@ -95,6 +95,7 @@ class RoundLoop final : public Decoding {
   // If the target itself proposes: the length chosen for the next round, and the time that its proposal took.
   DraftLength next_;
   Clock::duration asking_{};
+  bool drafted_before_ = false;  // whether the last round had a proposal
 };
 
 }  // namespace outrider

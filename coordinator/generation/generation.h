@@ -262,6 +262,7 @@ struct RoundReport {
   int running;              // generations in progress, this one included
   uint32_t proposal_bytes;  // on the wire; only for requests that are traced
   AheadReport ahead = {};
+  bool catches_up = false;  // no proposal in the round before: the drafter computed what it missed
   RoundTimes times;
 
   // Whether the round computed the prompt.

@@ -25,25 +25,29 @@ constexpr int kProbeTokens = 2;
 }  // namespace
 
 DraftChoice::Learned& DraftChoice::LearnedOf(const Group& group, bool ahead) {
-  Learned& lockstep = learned_[{group, false}];
+  VerifyCosts& verify = verifications_[{group.greedy, false}];
+  Learned& lockstep = learned_.try_emplace({group, false}, Learned{.verify = &verify}).first->second;
   if (!ahead) return lockstep;
   // What is learned of rounds ahead begins with what is known from lockstep.
   const auto [entry, is_new] = learned_.try_emplace({group, true}, lockstep);
-  if (is_new) entry->second.ahead = true;
+  if (is_new) {
+    entry->second.ahead = true;
+    entry->second.verify = &verifications_.try_emplace({group.greedy, true}, verify).first->second;
+  }
   return entry->second;
 }
 
 double DraftChoice::Seconds(const Learned& learned, double alpha, int k) const {
-  const double verify = learned.costs.Verify(k, running_);
+  const double verify = learned.verify->Share(k, running_);
   if (k == 0) return verify;
-  const double proposal = learned.costs.Propose(k, running_);
+  const double proposal = learned.draft.Propose(k, running_);
   if (!learned.ahead || running_ > 1) return verify + proposal;
   const double whole = std::pow(alpha, k);
   const double whole_hit = whole * learned.acceptance.WholeHit(alpha);
   const double corrected_hit = (1 - whole) * learned.acceptance.CorrectedHit();
   const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
   // If the whole proposal is accepted, the draft must first be fed its last token.
-  return verify + whole_hit * late(learned.costs.token()) + corrected_hit * late(0) +
+  return verify + whole_hit * late(learned.draft.token()) + corrected_hit * late(0) +
          (1 - whole_hit - corrected_hit) * proposal;
 }
 
@@ -51,10 +55,10 @@ double DraftChoice::Rate(const Learned& learned, double alpha, int k) const {
   double tokens = ExpectedTokens(std::min(alpha, 0.999), k);
   double seconds = Seconds(learned, alpha, k);
   if (k > 0) {
-    const double proposed = learned.costs.proposed();
+    const double proposed = learned.draft.proposed();
     tokens = proposed * tokens + (1 - proposed);
     seconds = proposed * seconds +
-              (1 - proposed) * (learned.costs.Verify(0, running_) + learned.costs.Failure(running_));
+              (1 - proposed) * (learned.verify->Share(0, running_) + learned.draft.Failure(running_));
   }
   return tokens / seconds;
 }
@@ -69,6 +73,20 @@ int DraftChoice::Best(const Learned& learned, double alpha, int most) const {
     best_rate = rate;
   }
   return best;
+}
+
+int DraftChoice::OneOfSeveral(const Learned& learned, double alpha, int most) const {
+  const int common = learned.common;
+  const double worth = 1 / Rate(learned, learned.acceptance.alpha(), common);
+  // A row costs more where arithmetic decides, so the tokens up to `common` have a price of their own.
+  const auto price_of_token = [&](int k) {
+    return Seconds(learned, alpha, k) - Seconds(learned, alpha, k - 1);
+  };
+  const double within = common > 0 ? price_of_token(common) : 0, beyond = price_of_token(common + 1);
+  int k = 0;
+  for (double stands = alpha; k < most && stands * worth > (k < common ? within : beyond); stands *= alpha)
+    ++k;
+  return k;
 }
 
 DraftStop DraftChoice::StopFor(const Learned& learned, double excess, double alpha, int best) const {
@@ -104,7 +122,8 @@ std::optional<DraftLength> DraftChoice::ChooseTree(const Learned& learned, const
   const double alpha = learned.acceptance.alpha();
   const int k = request.adaptive ? Best(learned, alpha, most) : most;
   // Trees are always drafted in lockstep, even if chains are drafted ahead.
-  const TreeCosts costs = LearnedOf(group, false).costs.tree();
+  const Learned& lockstep = LearnedOf(group, false);
+  const TreeCosts costs = lockstep.draft.OfTrees(*lockstep.verify);
   return trees_[group].Next(Rate(learned, alpha, k), costs, most, request.max_tree_nodes);
 }
 
@@ -151,9 +170,9 @@ DraftLength DraftChoice::LengthFor(const Learned& learned, const Group& group, c
     if (!learned.had_plain_round) return {};
     return all_of(std::max(Best(learned, learned.acceptance.alpha(), longest), 1));
   }
-  if (running_ > 1) return {std::min(learned.common, most)};
   const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance(group.asked));
   const double alpha = std::max(1 - excess * (1 - learned.acceptance.alpha()), 0.0);
+  if (running_ > 1) return {OneOfSeveral(learned, alpha, most)};
   const int best = Best(learned, alpha, most);
   if (best > 0 && may_stop && learned.acceptance.knows_confidence()) {
     return {most, StopFor(learned, excess, alpha, best)};
@@ -183,15 +202,15 @@ std::vector<Outcome> DraftChoice::Outcomes(const Generation& generation, const P
     if (!whole) outcome.token = proposal[named.accepted].alternatives[named.rank];
     if (outcome.length.most == 0 || (outcome.token && ends(*outcome.token))) continue;
     // Compares what an early proposal saves with what one more sequence in a step costs the other branches.
-    if (!outcomes.empty() && named.chance * learned.costs.token() < foreseen * learned.costs.sequence())
+    if (!outcomes.empty() && named.chance * learned.draft.token() < foreseen * learned.draft.sequence())
       continue;
     foreseen += named.chance;
     outcome.length.ahead = true;
     outcomes.push_back(std::move(outcome));
   }
   // If the outcome was not foreseen, its proposal may have to wait for a step of the branches.
-  const double step = learned.costs.token();
-  const double proposal_seconds = learned.costs.first_step() + static_cast<double>(proposal.size()) * step;
+  const double step = learned.draft.token();
+  const double proposal_seconds = learned.draft.first_step() + static_cast<double>(proposal.size()) * step;
   const bool pays = foreseen * proposal_seconds >= (1 - foreseen) * step;
   if (!pays && ++learned.rounds_unforeseen % kTryNeighbourEvery != 0) return {};
   return outcomes;
@@ -216,7 +235,7 @@ void DraftChoice::OnRound(const RoundReport& round) {
   }
   if (!failed && ChoosesTree(generation)) trees_[group].Observe(round);
   Learned& learned = LearnedOf(group, round.ahead.runs);
-  learned.costs.ObserveVerify(round.times, running_);
+  learned.verify->Observe(round.times, running_);
   if (!failed && proposal.empty()) {
     ++learned.plain_rounds;
     learned.had_plain_round = true;
@@ -224,13 +243,13 @@ void DraftChoice::OnRound(const RoundReport& round) {
   }
   // What is known of the draft ages by the plain rounds since the last round that asked for a draft.
   ++learned.drafted_rounds;
-  learned.costs.AgeDraft(learned.plain_rounds);
+  learned.draft.Age(learned.plain_rounds);
   learned.acceptance.Age(learned.plain_rounds);
   learned.plain_rounds = 0;
-  if (failed) return learned.costs.ObserveFailure(round.times);
+  if (failed) return learned.draft.ObserveFailure(round.times);
   // How often one of several siblings is accepted says nothing about the acceptance of a chain.
-  if (!IsChain(proposal)) return learned.costs.ObserveTree(round);
-  learned.costs.ObserveChain(round);
+  if (!IsChain(proposal)) return learned.draft.ObserveTree(round);
+  learned.draft.ObserveChain(round);
   learned.acceptance.Observe(proposal, round.verdict->path.size());
   if (round.ahead.runs) {
     learned.acceptance.ObserveAhead(proposal, *round.verdict, round.ahead.branches > 0, round.ahead.hit);

@@ -16,10 +16,14 @@ namespace outrider {
 //
 //   (1 - alpha^(K+1)) / (1 - alpha)  over  Verify(K) + Propose(K),
 //
-// which is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192) with measured times (RoundCosts) and the alpha
-// of the generation (Acceptance). If the draft sometimes gives nothing, the rate is that of both kinds of
-// rounds together, so K falls to 0 while proposals fail. Generations that run together take the same K, since
-// those in step share forward passes, and use the alpha of all.
+// which is Theorem 3.8 of Leviathan et al. (arXiv 2211.17192) with measured times (VerifyCosts, DraftCosts)
+// and the alpha of the generation (Acceptance). If the draft sometimes gives nothing, the rate is that of
+// both kinds of rounds together, so K falls to 0 while proposals fail.
+//
+// Generations that run together share forward passes. The best K and rate if all took the same K give a
+// price: the time by which one more token each lengthens a round. A generation drafts a token while its
+// chance of being accepted, by the generation's own alpha, times the time that a token is worth exceeds the
+// price.
 //
 // A draft model that drafts for one generation alone stops by itself (DraftStop): it continues while its next
 // token yields more than the best K does in the same time.
@@ -70,14 +74,15 @@ class DraftChoice {
  private:
   // What was learned from the generations of one Group, separately for rounds in lockstep and ahead.
   struct Learned {
-    RoundCosts costs;
-    Acceptance acceptance;
+    VerifyCosts* verify = nullptr;
+    DraftCosts draft = {};
+    Acceptance acceptance = {};
     bool ahead = false;
     int drafted_rounds = 0, chosen_rounds = 0;
     bool had_plain_round = false;
     int plain_rounds = 0;       // since the last round with a draft
     int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
-    // For several generations: their common K, and the rounds until it is chosen again.
+    // For several generations: the best K if all took the same, and the rounds until it is chosen again.
     int common = 0, rounds_until_choice = 0;
   };
   // Generations that are learned from together.
@@ -106,6 +111,8 @@ class DraftChoice {
   // The length that seems best by what was learned, without trials.
   DraftLength LengthFor(const Learned& learned, const Group& group, const Generation& generation,
                         int most) const;
+  // The K of one of several generations, for its own alpha.
+  int OneOfSeveral(const Learned& learned, double alpha, int most) const;
   // The rule that ends a draft whose next token yields less than a round with K = `best` does in that time.
   DraftStop StopFor(const Learned& learned, double excess, double alpha, int best) const;
 
@@ -125,7 +132,8 @@ class DraftChoice {
   int Best(const Learned& learned, double alpha, int most) const;
 
   const int max_branches_;
-  std::map<std::pair<Group, bool>, Learned> learned_;  // true: runs ahead
+  std::map<std::pair<Group, bool>, Learned> learned_;           // true: runs ahead
+  std::map<std::pair<bool, bool>, VerifyCosts> verifications_;  // by whether greedy, and whether ahead
   std::map<Group, MeasuredChoice> schedules_;
   std::map<Group, TreeChoice> trees_;
   int running_ = 0;

@@ -27,12 +27,6 @@ constexpr int kMostNodes = 128;
 
 double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
 
-// The cost of a row or sequence. Under load, it includes all of a mean step that is not fixed.
-double PerUnit(const LinearTime& alone, const RunningMean& seconds, const RunningMean& size, int running) {
-  if (running <= 1) return alone.per_unit();
-  return std::max(seconds.mean(0) - alone.fixed(), 0.0) / size.mean(1);
-}
-
 }  // namespace
 
 std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances) {
@@ -100,20 +94,9 @@ std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> cha
   return LikelyOutcomes(chain, {accepted, corrected, WholeHit(alpha())});
 }
 
-void RoundCosts::ObserveVerify(const RoundTimes& times, int running) {
-  const v1::ItemTiming& verify = times.verify_server;
-  if (verify.batch_rows() == 0) return;
-  const double seconds = ComputeSeconds(verify);
-  verify_seconds_.Observe(seconds);
-  verify_rows_.Observe(verify.batch_rows());
-  verify_batch_.Observe(verify.batch_sequences());
-  if (running != 1) return;
-  verify_.Observe(verify.batch_rows(), seconds);
-  verify_wire_.Observe(Seconds(times.verify) - seconds);
-}
-
-void RoundCosts::ObserveChain(const RoundReport& round) {
+void DraftCosts::ObserveChain(const RoundReport& round) {
   proposed_.Observe(1);
+  if (round.catches_up && proposal_.known()) return;
   const v1::ItemTiming& draft = round.times.draft_server;
   const double seconds = ComputeSeconds(draft), batch = std::max<uint32_t>(draft.batch_sequences(), 1);
   const double step = seconds / (round.ahead.steps > 0 ? round.ahead.steps : round.drafted());
@@ -126,14 +109,14 @@ void RoundCosts::ObserveChain(const RoundReport& round) {
   draft_wire_.Observe(Seconds(round.times.draft) - seconds);
 }
 
-void RoundCosts::ObserveTree(const RoundReport& round) {
+void DraftCosts::ObserveTree(const RoundReport& round) {
   proposed_.Observe(1);
   if (round.running != 1) return;
   const double levels = Depth(*round.proposal);
   step_.Observe(round.drafted() / levels, ComputeSeconds(round.times.draft_server) / levels);
 }
 
-void RoundCosts::AgeDraft(double proposals) {
+void DraftCosts::Age(double proposals) {
   proposal_.Age(proposals);
   step_.Age(proposals);
   for (RunningMean* mean : {&step_seconds_, &draft_wire_, &draft_batch_, &proposed_, &failed_seconds_}) {
@@ -141,23 +124,11 @@ void RoundCosts::AgeDraft(double proposals) {
   }
 }
 
-double RoundCosts::Verify(int k, int running) const {
-  const double row = PerUnit(verify_, verify_seconds_, verify_rows_, running);
-  return verify_.fixed() / verify_batch_.mean(1) + row * (k + 1) +
-         verify_wire_.mean(0) / std::max(running, 1);
-}
-
-double RoundCosts::Propose(int k, int running) const {
+double DraftCosts::Propose(int k, int running) const {
   if (running <= 1) return draft_wire_.mean(0) + proposal_.fixed() + k * proposal_.per_unit();
-  const double sequence = PerUnit(step_, step_seconds_, draft_batch_, running);
+  // All of a mean step that is not fixed.
+  const double sequence = std::max(step_seconds_.mean(0) - step_.fixed(), 0.0) / draft_batch_.mean(1);
   return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);
-}
-
-TreeCosts RoundCosts::tree() const {
-  return {.round = Verify(0, 1) - verify_.per_unit() + draft_wire_.mean(0) + proposal_.fixed(),
-          .row = verify_.per_unit(),
-          .level = proposal_.per_unit(),
-          .node = step_.per_unit()};
 }
 
 bool MeasuredChoice::Next() {
@@ -206,7 +177,7 @@ void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const T
   }
   std::vector<double> reached;
   std::array<int, kMostLevels> widths = {};
-  double tokens = 1, seconds = costs.round + costs.row;
+  double tokens = 1, drafting = costs.round;
   bool is_chain = true;
   for (const LikelyNode& node : tree) {
     reached.push_back((node.parent < 0 ? 1 : reached[node.parent]) * stands[node.level][node.rank]);
@@ -214,7 +185,8 @@ void TreeChoice::Compare(const std::vector<LikelyNode>& tree, int depth, const T
     // The draft draws the nodes of a level in one step, and feeds them together to the next.
     const bool opens_level = widths[node.level]++ == 0;
     const bool is_fed = node.level + 1 < depth;
-    seconds += costs.row + (opens_level ? costs.level : is_fed ? costs.node : 0);
+    drafting += opens_level ? costs.level : is_fed ? costs.node : 0;
+    const double seconds = drafting + costs.verify->Seconds(1 + static_cast<double>(reached.size()));
     is_chain = is_chain && node.rank == 0;
     const bool is_as_deep = widths[depth - 1] > 0;
     if (is_chain) {

@@ -14,6 +14,7 @@
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 #include "coordinator/generation/generation.h"
+#include "coordinator/policy/verify_costs.h"
 #include "coordinator/servers/averages.h"
 
 namespace outrider {
@@ -82,25 +83,21 @@ class Acceptance {
 
 // Costs of a tree in seconds, for a generation that runs alone.
 struct TreeCosts {
-  double round = 0;  // fixed part of a round with a draft: messages included, rows and levels not
-  double row = 0;    // each row of a verification
-  double level = 0;  // a step of the draft
-  double node = 0;   // each further node in a step of the draft
+  const StepTime* verify = nullptr;  // of the tree's rows
+  double round = 0;                  // fixed part of a round with a draft, messages included
+  double level = 0;                  // a step of the draft
+  double node = 0;                   // each further node in a step of the draft
 };
 
-// Costs of rounds of one kind: with one drafter, in lockstep or ahead. All are linear:
-//
-//   a verification takes V + v rows, a draft step D + d sequences, a proposal of K tokens E + e K.
-//
-// E exists because the first step of a proposal takes longer: the weights have left the caches. V, D and E
-// are learned while one generation runs alone. Under load a step also takes longer because others use the
-// same processors; this counts as the cost of its rows or sequences. Sequences in a step share V or D.
+// What proposals of one drafter cost, in lockstep or ahead. A draft step takes D + d sequences, a proposal of
+// K tokens E + e K. E exists because the first step of a proposal takes longer: the weights have left the
+// caches. D and E are learned while one generation runs alone. Under load a step also takes longer because
+// others use the same processors; this counts as the cost of its sequences. Sequences in a step share D.
 //
 // `running` is the number of generations in progress. One thread.
-class RoundCosts {
+class DraftCosts {
  public:
-  void ObserveVerify(const RoundTimes& times, int running);
-  // Observes a round whose draft gave a chain, or a tree.
+  // Observes a round whose draft gave a chain, or a tree. The time of a chain that catches up says little.
   void ObserveChain(const RoundReport& round);
   void ObserveTree(const RoundReport& round);
   // Observes a round whose draft was asked and gave nothing.
@@ -109,10 +106,8 @@ class RoundCosts {
     failed_seconds_.Observe(Seconds(times.draft));
   }
   // Ages as if that many proposals had been missed.
-  void AgeDraft(double proposals);
+  void Age(double proposals);
 
-  // Seconds to verify `k` drafted tokens.
-  double Verify(int k, int running) const;
   // Seconds for a proposal of k > 0 tokens, messages included.
   double Propose(int k, int running) const;
   // Seconds lost to a failed proposal, and the share of proposals that did not fail.
@@ -122,16 +117,18 @@ class RoundCosts {
   double first_step() const { return proposal_.fixed(); }
   double token() const { return proposal_.per_unit(); }
   double sequence() const { return step_.per_unit(); }
-  TreeCosts tree() const;
+  TreeCosts OfTrees(const VerifyCosts& verify) const {
+    return {&verify.steps(), verify.wire() + draft_wire_.mean(0) + proposal_.fixed(), proposal_.per_unit(),
+            step_.per_unit()};
+  }
 
  private:
   static constexpr double kFailureDecay = 0.98;  // a failure is forgotten within one pause between probes
 
-  // Learned while one generation runs alone. At first a row or sequence costs little, a token the mean.
-  LinearTime verify_{0.2}, proposal_{1}, step_{0.2};
-  RunningMean verify_wire_, draft_wire_;  // the time that messages add
+  // Learned while one generation runs alone. At first a sequence costs little, a token the mean.
+  LinearTime proposal_{1}, step_{0.2};
+  RunningMean draft_wire_;  // the time that messages add
   // Always learned.
-  RunningMean verify_seconds_, verify_rows_, verify_batch_;
   RunningMean step_seconds_, draft_batch_;
   RunningMean proposed_{kFailureDecay}, failed_seconds_{kFailureDecay};
 };

@@ -57,10 +57,12 @@ class LinearTime {
   void Age(double observations) {
     for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Age(observations);
   }
+  // Whether anything was observed.
+  bool known() const { return size_.weight() > 0; }
   // Seconds independent of the size, and seconds per unit; both >= 0.
   double fixed() const { return std::max(seconds_.mean(0) - per_unit() * size_.mean(0), 0.0); }
   double per_unit() const {
-    if (size_.weight() == 0) return 0;
+    if (!known()) return 0;
     const double size = size_.mean(0), seconds = seconds_.mean(0);
     const double spread = size_size_.mean(0) - size * size;
     const double together = size_seconds_.mean(0) - size * seconds;

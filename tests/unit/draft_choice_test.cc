@@ -210,6 +210,41 @@ TEST_F(DraftChoiceTest, DropsUnderLoadWhereRowsDecide) {
   EXPECT_EQ(usual_k_, 0);
 }
 
+// Rows cost little until arithmetic decides, and what a load takes says nothing about a generation alone.
+TEST_F(DraftChoiceTest, DraftsAtOnceAfterALoadUnderWhichItDidNot) {
+  const Machine alone{.verify_us = 2000, .row_us = 60, .step_us = 300, .alpha = 0.6};
+  const Machine loaded{.verify_us = 800, .row_us = 400, .step_us = 300, .alpha = 0.6, .batch = 16};
+  ShareOfBest(alone, 2000);
+  EXPECT_GE(usual_k_, 1);
+  ShareOfBest(loaded, 4000);
+  EXPECT_EQ(usual_k_, 0);
+  policy_.Begin();
+  EXPECT_GE(policy_.Choose(generation_).most, 1);
+  policy_.End();
+}
+
+TEST_F(DraftChoiceTest, OneOfSeveralDraftsAsItsOwnAcceptanceAllows) {
+  ShareOfBest({.row_us = 20, .alpha = 0.7, .batch = 4}, 2000);
+  Generation easy(MakeRequest(), tokenizer_.get(), Clock::now());
+  Generation hard(MakeRequest(), tokenizer_.get(), Clock::now());
+  Proposal draft;
+  AppendToChain(2, {}, draft);
+  for (int i = 0; i < 100; ++i) {
+    Verdict accepting;
+    accepting.path = ChainPath(1);
+    accepting.token = 2;
+    easy.Commit(draft, accepting);
+    Verdict rejecting;
+    rejecting.token = 2;
+    hard.Commit(draft, rejecting);
+  }
+  for (int i = 0; i < 4; ++i) policy_.Begin();
+  const int common = policy_.Choose(generation_).most;
+  EXPECT_GT(policy_.Choose(easy).most, common);
+  EXPECT_LT(policy_.Choose(hard).most, common);
+  for (int i = 0; i < 4; ++i) policy_.End();
+}
+
 TEST_F(DraftChoiceTest, DropsWhenProposalsFailAndComesBackWhenTheyDoNot) {
   const Machine machine{.alpha = 0.9};
   ShareOfBest(machine, 2000);

@@ -271,10 +271,21 @@ std::optional<Tried> FirstTried(TreeChoice& choice, const TreeCosts& costs, doub
   return std::nullopt;
 }
 
-constexpr TreeCosts kCheapRows = {.round = 400e-6, .row = 1e-6, .level = 30e-6, .node = 1e-6};
+// Verifications of 200 us and this time for each row.
+StepTime WithRowsOf(double seconds) {
+  StepTime time;
+  for (int i = 0; i < 100; ++i) {
+    for (int rows = 1; rows <= 128; ++rows) time.Observe(rows, 200e-6 + seconds * rows);
+  }
+  return time;
+}
+
+const StepTime kCheapRows = WithRowsOf(1e-6);
+const TreeCosts kCheap = {.verify = &kCheapRows, .round = 200e-6, .level = 30e-6, .node = 1e-6};
 
 TEST(TreeChoice, ATreeIsLargerWhereSecondChildrenStand) {
-  constexpr TreeCosts kCosts = {.round = 400e-6, .row = 10e-6, .level = 30e-6, .node = 1e-6};
+  const StepTime rows = WithRowsOf(10e-6);
+  const TreeCosts costs = {.verify = &rows, .round = 200e-6, .level = 30e-6, .node = 1e-6};
   TreeChoice often, hardly;
   std::vector<std::vector<int>> second_stands, first_stands;
   for (int i = 0; i < 50; ++i) {
@@ -283,33 +294,33 @@ TEST(TreeChoice, ATreeIsLargerWhereSecondChildrenStand) {
   }
   Teach(second_stands, often);
   Teach(first_stands, hardly);
-  const auto large = FirstTried(often, kCosts, 1000), small = FirstTried(hardly, kCosts, 1000);
+  const auto large = FirstTried(often, costs, 1000), small = FirstTried(hardly, costs, 1000);
   ASSERT_TRUE(large.has_value() && small.has_value());
   EXPECT_GT(large->nodes, small->nodes);
 }
 
 TEST(TreeChoice, ATreeIsAsDeepAsTheDraftIsCheap) {
   TreeChoice choice;
-  EXPECT_EQ(FirstTried(choice, kCheapRows, 1000)->depth, 4);
+  EXPECT_EQ(FirstTried(choice, kCheap, 1000)->depth, 4);
   TreeChoice slow_draft;
-  EXPECT_EQ(FirstTried(slow_draft, {.round = 400e-6, .row = 1e-6, .level = 1000e-6}, 1)->depth, 1);
+  EXPECT_EQ(FirstTried(slow_draft, {.verify = &kCheapRows, .round = 200e-6, .level = 1000e-6}, 1)->depth, 1);
 }
 
 TEST(TreeChoice, ATreeKeepsItsLimits) {
   for (const auto& [depth, nodes] : {std::pair(1, 24), {2, 5}, {3, 4}, {8, 64}}) {
     TreeChoice choice;
-    const auto tree = FirstTried(choice, kCheapRows, 1000, depth, nodes);
+    const auto tree = FirstTried(choice, kCheap, 1000, depth, nodes);
     ASSERT_TRUE(tree.has_value()) << depth << " " << nodes;
     EXPECT_LE(tree->nodes, nodes);
     EXPECT_LE(tree->depth, depth);
   }
   TreeChoice one_node;
-  EXPECT_FALSE(FirstTried(one_node, kCheapRows, 1000, 4, 1).has_value()) << "that would be a chain";
+  EXPECT_FALSE(FirstTried(one_node, kCheap, 1000, 4, 1).has_value()) << "that would be a chain";
 }
 
 TEST(TreeChoice, NothingIsTriedThatPromisesLessThanTheChain) {
   TreeChoice choice;
-  EXPECT_FALSE(FirstTried(choice, kCheapRows, 1e6).has_value());
+  EXPECT_FALSE(FirstTried(choice, kCheap, 1e6).has_value());
 }
 
 }  // namespace

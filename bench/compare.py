@@ -2,9 +2,11 @@
 
     python bench/compare.py [--json build/bench/compare.json]
     python bench/compare.py --gguf FILE... [--json build/bench/compare-gguf.json]
+    python bench/compare.py --chat FILE [--json build/bench/compare-chat.json]
 
 The second command compares Outrider and llama.cpp on the same GGUF files instead: decoding, prompts, what several rows
-cost, and how near a step comes to the rate at which memory is read.
+cost, and how near a step comes to the rate at which memory is read. The third has the systems answer questions with
+SmolLM2's GGUF file and the drafters in models/smollm2.
 
 The systems take turns, and a figure is the median over the turns. With the pair, all compute in bfloat16. The threads of
 the other systems spin while they wait for each other, so these need an otherwise idle machine. The script reports at the
@@ -21,7 +23,6 @@ turns are dropped, because a median over fewer turns cannot be compared. The sam
 import argparse
 import json
 import os
-import re
 import statistics
 import sys
 import time
@@ -29,16 +30,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import compare_chat
 import compare_gguf
 from compare_systems import (FORWARD, PLAIN, ROOT, TEMPERATURES, LlamaCpp, Outrider, System, Transformers, Vllm,
-                             leave_out, processors)
+                             leave_out, machine, processors)
 
 SECONDS_WATCHED = 2  # how long other programs' load is measured, before the first turn
-
-
-def machine() -> str:
-    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
-    return names[0] if names else "unknown"
 
 
 def busy_share() -> float:
@@ -108,6 +105,10 @@ def main() -> None:
     parser.add_argument("--target", type=Path, default=ROOT / "models/tiny-target", help="model folder")
     parser.add_argument("--draft", type=Path, default=ROOT / "models/tiny-draft", help="model folder")
     parser.add_argument("--gguf", type=Path, nargs="+", metavar="FILE", help="compare on these GGUF files instead of the pair")
+    parser.add_argument("--chat", type=Path, metavar="FILE", help="compare on questions to this GGUF file of SmolLM2 instead")
+    parser.add_argument("--chat-draft", type=Path, default=ROOT / "models/smollm2/draft.gguf", help="layers of its draft")
+    parser.add_argument("--chat-heads", type=Path, default=ROOT / "models/smollm2/eagle3", help="EAGLE's folder")
+    parser.add_argument("--each", type=int, default=2, help="questions of each kind")
     parser.add_argument("--prompts", type=Path, default=ROOT / "bench/prompts.json", help="JSON file of named sets")
     parser.add_argument("--set", default="prose", help="prompt set; only its first four texts are used")
     parser.add_argument("--threads", type=int, default=processors(), help="threads of each system")
@@ -129,7 +130,10 @@ def main() -> None:
             options.json.write_text(json.dumps(report, indent=1) + "\n")
         return
 
-    rates = take_turns([Outrider, Transformers, LlamaCpp, Vllm], options, prompts)
+    if options.chat:
+        rates = take_turns(compare_chat.SYSTEMS, options, compare_chat.questions(options.each))
+    else:
+        rates = take_turns([Outrider, Transformers, LlamaCpp, Vllm], options, prompts)
     if not rates:
         sys.exit("compare: no system could be measured")
 

@@ -40,6 +40,11 @@ class Unavailable(Exception):
     """The reason why a system cannot take part."""
 
 
+def machine() -> str:
+    names = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M)
+    return names[0] if names else "unknown"
+
+
 def processors() -> int:
     return len(os.sched_getaffinity(0))
 
@@ -108,28 +113,30 @@ class Outrider:
 
 class Transformers:
     name = "transformers"
+    CONTINUES = True  # past the end of a text, as the other systems do
+    ASSISTANCE = {
+        "assisted, as it comes": {},
+        "assisted, K = 4": {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant",
+                            "assistant_confidence_threshold": 0.0},
+    }
 
     def __init__(self, options: argparse.Namespace, prompts: list[str]) -> None:
         require_transformers()
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.generation.streamers import BaseStreamer
         from transformers.utils import logging
         torch.set_num_threads(options.threads)
         logging.set_verbosity_error()
         logging.disable_progress_bar()
-        self.torch, self.max_tokens = torch, options.max_tokens
-
-        def load(folder: Path):
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
-            model.generation_config.eos_token_id = None  # every system continues past the end of a text
+        self.torch, self.options = torch, options
+        self.target, self.draft = (self.load(model).eval() for model in self.models())
+        for model in (self.target, self.draft):
             model.generation_config.pad_token_id = 0
-            return model
-
-        self.target, self.draft = load(options.target), load(options.draft)
+            if self.CONTINUES:
+                model.generation_config.eos_token_id = None
         self.default_assistance = self.draft.generation_config.to_dict()
-        tokenizer = AutoTokenizer.from_pretrained(options.target)
-        self.prompts = [tokenizer(prompt, return_tensors="pt") for prompt in prompts]
+        tokenizer = self.load_tokenizer()
+        self.prompts = [self.encode(tokenizer, prompt) for prompt in prompts]
 
         class Clock(BaseStreamer):
             """Records when tokens arrive: first the prompt, then each new one."""
@@ -146,9 +153,23 @@ class Transformers:
                 pass
 
         self.clock = Clock
-        self.rate(0.0, self.draft)  # warm-up
+        self.rate(0.0, assistant_model=self.draft)  # warm-up
 
-    def rate(self, temperature: float, assistant) -> float:
+    def models(self) -> tuple[Path, Path]:
+        return self.options.target, self.options.draft
+
+    def load(self, model: Path):
+        from transformers import AutoModelForCausalLM
+        return AutoModelForCausalLM.from_pretrained(model, dtype=self.torch.bfloat16)
+
+    def load_tokenizer(self):
+        from transformers import AutoTokenizer
+        return AutoTokenizer.from_pretrained(self.options.target)
+
+    def encode(self, tokenizer, prompt: str):
+        return tokenizer(prompt, return_tensors="pt")
+
+    def rate(self, temperature: float, **assistance) -> float:
         tokens, seconds = 0, 0.0
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {
             "do_sample": False}
@@ -156,22 +177,17 @@ class Transformers:
             clock = self.clock()
             self.torch.manual_seed(1)
             with self.torch.inference_mode():
-                self.target.generate(**prompt, max_new_tokens=self.max_tokens, assistant_model=assistant,
-                                     streamer=clock, **sampling)
+                self.target.generate(**prompt, max_new_tokens=self.options.max_tokens, streamer=clock, **assistance, **sampling)
             tokens += sum(clock.tokens[2:])
             seconds += clock.times[-1] - clock.times[1]
         return tokens / seconds
 
     def measure(self) -> Iterator[Sample]:
         for temperature in TEMPERATURES:
-            yield PLAIN, temperature, self.rate(temperature, None)
-            config = self.draft.generation_config
-            for name, settings in (
-                    ("assisted, as it comes", self.default_assistance),
-                    ("assisted, K = 4", {"num_assistant_tokens": 4, "num_assistant_tokens_schedule": "constant",
-                                         "assistant_confidence_threshold": 0.0})):
-                config.update(**settings)
-                yield name, temperature, self.rate(temperature, self.draft)
+            yield PLAIN, temperature, self.rate(temperature)
+            for name, settings in self.ASSISTANCE.items():
+                self.draft.generation_config.update(**self.default_assistance | settings)
+                yield name, temperature, self.rate(temperature, assistant_model=self.draft)
 
 
 class LlamaTools:
@@ -212,6 +228,7 @@ class LlamaTools:
 
 class LlamaCpp(LlamaTools):
     name = "llama.cpp"
+    FLAGS = ["--ignore-eos"]
     SPECULATION = {
         **{f"speculative, K = {k}": ("--spec-type", "draft-simple", "--spec-draft-n-max", str(k)) for k in (2, 4, 8)},
         "speculative, K = 8, p >= .5": ("--spec-type", "draft-simple", "--spec-draft-n-max", "8",
@@ -245,7 +262,7 @@ class LlamaCpp(LlamaTools):
         for prompt in self.prompts:
             command = [self.tools / tool, "-m", self.target, *arguments, "-p", prompt,
                        "-n", str(self.options.max_tokens), "-t", str(self.options.threads), "-c", "1024",
-                       "--temp", str(temperature), "--samplers", "temperature", "--seed", "1", "--ignore-eos",
+                       "--temp", str(temperature), "--samplers", "temperature", "--seed", "1", *self.FLAGS,
                        "--perf", "-lv", "4"]
             # On a busy machine a tool may end before the last lines of its log are written.
             found = next(filter(None, (read(run(command)) for _ in range(5))), None)

@@ -3,11 +3,13 @@
     python bench/plots.py [--results build/bench] [--out docs/images]
 
 speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json,
-throughput.png from serve.json, shape.png from shape.json, schedule.png from schedule.json; a file that is missing is reported.
+throughput.png from serve.json, shape.png from shape.json, schedule.png from schedule.json, questions.png from questions.json (of
+questions.py --json); a file that is missing is reported.
 """
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 import matplotlib
@@ -31,6 +33,8 @@ def subject(report: dict) -> str:
         hits = ", ".join(f"{share:g}" for share in report["hits"])
         return (f"timed pair, {report['step_ms']:g} ms a target step, c = {report['c']:g}, alpha {report['alpha']:g}, hits {hits}, "
                 f"{report['machine']}")
+    if "target" not in report:
+        return f"SmolLM2-135M-Instruct, {report['machine']}"
     return f"{report['target']['model']} + {report['draft']['model']}, {report['target']['dtype']}, {report['machine']}"
 
 
@@ -90,6 +94,37 @@ def drafters(report: dict) -> Figure:
     unique = dict(zip(labels, handles))
     figure.legend([unique[name] for name in ("chain", "tree", "policy")], ("fastest chain", "fastest tree", "policy"),
                   loc="upper left", bbox_to_anchor=(0, 0.94), ncols=3)
+    return figure
+
+
+def nodes_of(tree: str) -> int:
+    """How many nodes a tree such as 2x1 has."""
+    widths = [int(width) for width in tree.split("x")]
+    return sum(math.prod(widths[:depth]) for depth in range(1, len(widths) + 1))
+
+
+def questions(report: dict) -> Figure:
+    """Speed by drafted tokens. Theorem 3.8 has alpha from the first tokens, and c from the times of a drafted token and of plain rounds."""
+    figure, panels = plt.subplots(1, len(report["results"]), figsize=(8, 4), sharey=True, squeeze=False)
+    for axes, result in zip(panels[0], report["results"]):
+        modes = {mode["mode"]: mode for mode in result["modes"]}
+        plain = modes["none"]
+        for drafter, color, marker in (("eagle", BLUE, "o"), ("model", PURPLE, "s"), ("ngram", GREEN, "^")):
+            chains = {int(name.partition(":")[2]): mode for name, mode in modes.items()
+                      if name.startswith(f"{drafter}:") and "@" not in name}
+            axes.plot(list(chains), [mode["ratio"] for mode in chains.values()], color=color, marker=marker, label=drafter)
+            alpha, c = chains[1]["acceptance"], chains[max(chains)]["draft_token_us"] / plain["verify_us"]
+            axes.plot(list(chains), [(1 - alpha ** (k + 1)) / ((1 - alpha) * (1 + c * k)) for k in chains], color=color, linestyle=":",
+                      linewidth=1.4, label=f"Theorem 3.8: alpha {alpha:.2f}, c {c:.2f}")
+        trees = {nodes_of(name.partition("@")[2]): mode for name, mode in modes.items() if "@" in name}
+        axes.plot(list(trees), [mode["ratio"] for mode in trees.values()], color=ORANGE, marker="D", linestyle="", label="eagle, trees")
+        axes.axhline(modes["auto"]["ratio"], color=GREY, linestyle="-.", linewidth=1.2, label="auto")
+        axes.axhline(1, color=GREY, linestyle="--", linewidth=1.2)
+        axes.set(title=f"temperature {result['temperature']:g}", xlabel="tokens drafted in a round")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7)
+    panels[0][0].set_ylabel("tokens/s, relative to plain decoding")
+    title(figure, "Speed of one stream, answering questions", report)
     return figure
 
 
@@ -240,7 +275,8 @@ def main() -> None:
                                   ("alpha.json", alpha, "alpha.png"),
                                   ("serve.json", throughput, "throughput.png"),
                                   ("shape.json", shape, "shape.png"),
-                                  ("schedule.json", schedule, "schedule.png")):
+                                  ("schedule.json", schedule, "schedule.png"),
+                                  ("questions.json", questions, "questions.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

@@ -4,7 +4,8 @@
 
 Asks a running coordinator, such as that of `outrider up --model FILE.gguf --heads DIR`. A mode is DRAFTER, DRAFTER:K or
 DRAFTER:K@TREE, such as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 every mode
-must give plain decoding's answer; otherwise the exit status is 1.
+must give plain decoding's answer; otherwise the exit status is 1. `messages` is the share of a round in which neither draft nor
+target computes.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from compare_systems import machine
 from outrider import Client, Completion
 
 PLAIN = "none"
@@ -35,18 +37,30 @@ class Mode:
     def __init__(self) -> None:
         self.ratios: dict[str, list[float]] = defaultdict(list)  # to plain decoding, by set of questions
         self.rounds = self.tokens = self.drafted = self.accepted = 0
+        # Of rounds after the prompt's: their number, microseconds, those of the draft's and the target's computing, and drafted tokens.
+        self.traced = self.round_us = self.draft_us = self.verify_us = self.proposed = 0
 
     def add(self, answer: Completion) -> None:
         self.rounds += answer.speculation.rounds
         self.tokens += len(answer.tokens)
         self.drafted += answer.speculation.drafted
         self.accepted += answer.speculation.accepted
+        for each in answer.trace[1:]:
+            self.traced += 1
+            self.round_us += each.round_us
+            self.draft_us += each.draft_compute_us
+            self.verify_us += each.verify_compute_us
+            self.proposed += len(each.drafted)
 
     def summary(self) -> dict:
         all_ratios = sorted(ratio for ratios in self.ratios.values() for ratio in ratios)
-        return {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
-                "tokens_per_call": self.tokens / self.rounds, "acceptance": self.accepted / max(self.drafted, 1),
-                "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()}}
+        found = {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
+                 "tokens_per_call": self.tokens / self.rounds, "acceptance": self.accepted / max(self.drafted, 1),
+                 "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()}}
+        if self.traced:
+            found |= {"messages": 1 - (self.draft_us + self.verify_us) / self.round_us,
+                      "draft_token_us": self.draft_us / max(self.proposed, 1), "verify_us": self.verify_us / self.traced}
+        return found
 
 
 def rate(answer: Completion) -> float:
@@ -56,6 +70,7 @@ def rate(answer: Completion) -> float:
 def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str, question: str | dict, turn: int) -> Completion:
     # Under sampling, a seed fixes K.
     options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
+    options["trace"] = args.streams == 1
     if not isinstance(question, str):
         options["prediction"] = question["text"]
         question = f"{question['question']}\n\n{question['text']}"
@@ -124,19 +139,21 @@ def main() -> None:
     sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()
             if (name in args.sets if args.sets else name != "edits")}
 
-    report, others = [], 0
+    report = {"machine": machine(), "results": []}
+    others = 0
     with Client(args.address, timeout=600) as client:
         for temperature in args.temperatures:
             found, differing = (measure_together if args.streams > 1 else measure)(client, args, temperature, sets)
             others += differing
             columns = [*sets] if args.streams == 1 else []
             print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "
-                  f"{'tokens/call':>11} {'accepted':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
-            for mode, result in found.items():
-                row = result.summary()
-                report.append({"temperature": temperature, "mode": mode} | row)
+                  f"{'tokens/call':>11} {'accepted':>8} {'messages':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
+            rows = {mode: result.summary() for mode, result in found.items()}
+            report["results"].append({"temperature": temperature, "modes": [{"mode": mode} | row for mode, row in rows.items()]})
+            for mode, row in rows.items():
                 print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_call']:11.2f} "
-                      f"{row['acceptance']:8.1%}  " + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in columns), flush=True)
+                      f"{row['acceptance']:8.1%} {row.get('messages', 0):8.1%}  "
+                      + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in columns), flush=True)
     print(f"\nanswers at temperature 0 with other tokens than plain decoding: {others}")
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")

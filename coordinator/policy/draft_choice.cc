@@ -132,6 +132,7 @@ DraftLength DraftChoice::ChooseLength(Learned& learned, const Group& group, cons
   const Request& request = generation.request();
   if (!request.adaptive) return {most};
   if (learned.drafted_rounds >= kRoundsToLearn && running_ > 1) {
+    if (LoadOf(group.greedy).plain()) return {};
     if (learned.rounds_until_choice-- <= 0) {
       learned.common = Best(learned, learned.acceptance.alpha(), request.draft_tokens);
       learned.rounds_until_choice = kRoundsInStep * running_;
@@ -172,7 +173,11 @@ DraftLength DraftChoice::LengthFor(const Learned& learned, const Group& group, c
   }
   const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance(group.asked));
   const double alpha = std::max(1 - excess * (1 - learned.acceptance.alpha()), 0.0);
-  if (running_ > 1) return {OneOfSeveral(learned, alpha, most)};
+  if (running_ > 1) {
+    // Those that a draft service drafts for stay in step, and share its forward passes.
+    const bool in_step = group.asked == v1::DRAFTER_KIND_MODEL;
+    return {in_step ? std::min(learned.common, most) : OneOfSeveral(learned, alpha, most)};
+  }
   const int best = Best(learned, alpha, most);
   if (best > 0 && may_stop && learned.acceptance.knows_confidence()) {
     return {most, StopFor(learned, excess, alpha, best)};
@@ -221,7 +226,7 @@ bool DraftChoice::ExpectsToDraft(const Generation& generation) {
   if (!request.adaptive) return request.draft_tokens > 0;
   const Learned& learned = LearnedOf(GroupIfAutoAsks(v1::DRAFTER_KIND_MODEL, generation), false);
   if (learned.drafted_rounds < kRoundsToLearn) return true;
-  if (running_ > 1) return learned.common > 0;
+  if (running_ > 1) return learned.common > 0 && !LoadOf(generation.greedy()).plain();
   return Best(learned, learned.acceptance.alpha(), request.draft_tokens) > 0;
 }
 
@@ -236,6 +241,9 @@ void DraftChoice::OnRound(const RoundReport& round) {
   if (!failed && ChoosesTree(generation)) trees_[group].Observe(round);
   Learned& learned = LearnedOf(group, round.ahead.runs);
   learned.verify->Observe(round.times, running_);
+  if (running_ > 1 && generation.request().adaptive) {
+    LoadOf(group.greedy).Observe(outrider::Seconds(round.times.round), round.emitted, running_);
+  }
   if (!failed && proposal.empty()) {
     ++learned.plain_rounds;
     learned.had_plain_round = true;

@@ -1,7 +1,9 @@
 // Decides, once a round, how much to draft, and whether to draft while the target verifies.
 #pragma once
 
+#include <bit>
 #include <compare>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <utility>
@@ -20,10 +22,12 @@ namespace outrider {
 // and the alpha of the generation (Acceptance). If the draft sometimes gives nothing, the rate is that of
 // both kinds of rounds together, so K falls to 0 while proposals fail.
 //
-// Generations that run together share forward passes. The best K and rate if all took the same K give a
-// price: the time by which one more token each lengthens a round. A generation drafts a token while its
-// chance of being accepted, by the generation's own alpha, times the time that a token is worth exceeds the
-// price.
+// Generations that run together share forward passes, and drafts and verifications share processors, so that
+// what one costs depends on the others. So trials show whether they are faster while they draft or while none
+// does (LoadChoice). With a draft service they take the same K, by the alpha of all, so that they stay in
+// step. Otherwise the best K and rate if all took the same K give a price: the time by which one more token
+// each lengthens a round. A generation drafts a token while its chance of being accepted, by the generation's
+// own alpha, times the time that a token is worth exceeds the price.
 //
 // A draft model that drafts for one generation alone stops by itself (DraftStop): it continues while its next
 // token yields more than the best K does in the same time.
@@ -125,6 +129,11 @@ class DraftChoice {
     return generation.request().chooses_tree && running_ <= 1;
   }
 
+  // The choice of generations that run together, of which there are about as many as now.
+  LoadChoice& LoadOf(bool greedy) {
+    return loads_[{greedy, std::bit_width(static_cast<uint32_t>(running_))}];
+  }
+
   // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.
   double Rate(const Learned& learned, double alpha, int k) const;
   double Seconds(const Learned& learned, double alpha, int k) const;
@@ -136,6 +145,7 @@ class DraftChoice {
   std::map<std::pair<bool, bool>, VerifyCosts> verifications_;  // by whether greedy, and whether ahead
   std::map<Group, MeasuredChoice> schedules_;
   std::map<Group, TreeChoice> trees_;
+  std::map<std::pair<bool, int>, LoadChoice> loads_;  // by whether greedy, and the power of two of running_
   int running_ = 0;
 };
 

@@ -155,6 +155,33 @@ class MeasuredChoice {
   int pause_ = 0;        // rounds from the end of a trial to the next
 };
 
+// Chooses whether generations that run together draft or all decode plainly, by the tokens per second of all
+// of them. One thread.
+class LoadChoice {
+ public:
+  // Whether none is to draft.
+  bool plain() const { return plain_; }
+
+  // Observes a round of one of `running` generations. All of them make a round between two choices.
+  void Observe(double seconds, int tokens, int running) {
+    if (unsettled_ > 0) {
+      --unsettled_;
+    } else {
+      choice_.Observe(plain_, seconds / running, tokens);
+    }
+    if (--rounds_left_ > 0) return;
+    const bool before = std::exchange(plain_, choice_.Next());
+    if (plain_ != before) unsettled_ = running;
+    rounds_left_ = running;
+  }
+
+ private:
+  MeasuredChoice choice_;
+  bool plain_ = false;
+  int rounds_left_ = 0;  // until the next choice
+  int unsettled_ = 0;    // rounds that were begun before the last change
+};
+
 // Chooses between chains and trees for generations that run alone.
 //
 // A tree yields one token plus its accepted nodes. How often a child of rank r at depth d is accepted, if its

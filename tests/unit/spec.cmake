@@ -17,6 +17,7 @@ outrider_unit_test(spec_test
 outrider_unit_test(spec_exactness_test
   SOURCES
     unit/likeliest_tree_test.cc
+    unit/spec_budget_law_test.cc
     unit/spec_enumeration.h
     unit/spec_exactness_test.cc
     unit/spec_grammar_law_test.cc

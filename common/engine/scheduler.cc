@@ -5,14 +5,6 @@
 namespace outrider {
 namespace {
 
-// A sequence with more pending rows than this besides logit_rows is in prefill: a prompt, or a sequence that
-// was lost.
-constexpr int kPrefillThreshold = 16;
-
-bool IsPrefill(const PendingRows& sequence) {
-  return sequence.rows - sequence.logit_rows > kPrefillThreshold;
-}
-
 // While prefills are pending, 1 / this of the budget is kept for them.
 constexpr int kPrefillShare = 8;
 
@@ -26,7 +18,7 @@ StepBudget ShareOfPrefill(std::span<const PendingRows> pending, const StepBudget
       needed.logit_rows = std::min(needed.logit_rows + sequence.rows, budget.logit_rows);
     }
   }
-  return {std::min(needed.rows, (budget.rows + kPrefillShare - 1) / kPrefillShare),
+  return {std::min({needed.rows, (budget.rows + kPrefillShare - 1) / kPrefillShare, budget.prefill_rows}),
           std::min(needed.logit_rows, (budget.logit_rows + kPrefillShare - 1) / kPrefillShare)};
 }
 
@@ -44,6 +36,7 @@ std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budge
       const StepBudget free = {budget.rows - kept.rows, budget.logit_rows - kept.logit_rows};
       if (IsPrefill(sequence) != prefills || free.rows <= 0 || sequence.branch != only_branches) continue;
       int rows = std::min(sequence.rows, free.rows);
+      if (prefills) rows = std::min(rows, budget.prefill_rows);
       if (sequence.all_logits) rows = std::min(rows, free.logit_rows);
       // A sequence that is cut keeps all its logit_rows for a later pass.
       if (rows < sequence.rows || sequence.logit_rows > free.logit_rows) {
@@ -52,6 +45,7 @@ std::vector<int> PlanStep(std::span<const PendingRows> pending, StepBudget budge
       rows = std::max(rows, 0);
       plan[i] = rows;
       budget.rows -= rows;
+      if (prefills) budget.prefill_rows -= rows;
       budget.logit_rows -= sequence.all_logits ? rows : rows == sequence.rows ? sequence.logit_rows : 0;
       if (!prefills) kept = share;
     }

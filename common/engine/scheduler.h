@@ -1,6 +1,7 @@
 // Decides how many rows of each pending sequence go into the next forward pass. Works on counts only.
 #pragma once
 
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -14,10 +15,18 @@ struct PendingRows {
   bool branch = false;      // waits while any other sequence is pending
 };
 
+// A sequence with more pending rows than this besides logit_rows is in prefill: a prompt, or a sequence that
+// was lost.
+inline constexpr int kPrefillThreshold = 16;
+inline bool IsPrefill(const PendingRows& sequence) {
+  return sequence.rows - sequence.logit_rows > kPrefillThreshold;
+}
+
 // The limits of a forward pass.
 struct StepBudget {
   int rows = 0;
-  int logit_rows = 0;  // of `rows`, those that need logits
+  int logit_rows = 0;                                  // of `rows`, those that need logits
+  int prefill_rows = std::numeric_limits<int>::max();  // of `rows`, those of prefills
 };
 
 // Returns the rows for each sequence; 0 means that it must wait. Their sums are within `budget`.

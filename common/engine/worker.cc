@@ -194,11 +194,14 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
   const std::vector<SequenceState*> candidates = store_.active();
   std::vector<PendingRows> pending;
   pending.reserve(candidates.size());
+  int decoding = 0;  // rows
   for (const SequenceState* sequence : candidates) {
     pending.push_back({sequence->num_pending(), sequence->logit_rows(), sequence->prompt_logprobs() >= 0,
                        sequence->branch()});
+    if (!IsPrefill(pending.back()) && !sequence->branch()) decoding += sequence->num_pending();
   }
-  const std::vector<int> plan = PlanStep(pending, {options_.max_batch_rows, kMaxLogitRows});
+  const int prefill_rows = prompt_pace_.MostRows(decoding, options_.max_batch_rows, absl::Now());
+  const std::vector<int> plan = PlanStep(pending, {options_.max_batch_rows, kMaxLogitRows, prefill_rows});
 
   std::vector<ScheduledSequence> scheduled;
   for (size_t i = 0; i < plan.size(); ++i) {
@@ -249,6 +252,7 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
   for (const ScheduledSequence& s : scheduled) s.sequence->OnStep(start, stats.sequences, stats.rows);
   absl::StatusOr<LogitsView> logits = runner_->Forward(batch, pass);
   stats.duration = absl::Now() - start;
+  prompt_pace_.Observe(stats.rows, stats.duration);
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;
 }

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "common/engine/batch.h"
 #include "common/engine/mailbox.h"
+#include "common/engine/prompt_pace.h"
 #include "common/engine/runner.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/sequence/sequence_store.h"
@@ -146,6 +147,7 @@ class Worker {
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread only
+  PromptPace prompt_pace_;
   std::atomic<int> counted_items_ = 0;
   std::atomic<float> kv_used_ = 0;
   int items_ = 0;  // taken from the mailbox and included in counted_items_; engine thread only

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "common/spec/averages.h"
 #include "common/spec/proposal.h"
-#include "coordinator/servers/averages.h"
 #include "outrider/v1/inference.pb.h"
 
 namespace outrider {

@@ -10,12 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "common/spec/averages.h"
 #include "common/spec/proposal.h"
 #include "common/spec/tree_shape.h"
 #include "common/spec/verdict.h"
 #include "coordinator/generation/generation.h"
 #include "coordinator/policy/verify_costs.h"
-#include "coordinator/servers/averages.h"
 
 namespace outrider {
 

@@ -20,7 +20,7 @@
 #include "common/net/asio.h"
 #include "common/rpc/error.h"
 #include "common/rpc/fresh_bits.h"
-#include "coordinator/servers/averages.h"
+#include "common/spec/averages.h"
 #include "coordinator/servers/grpc_timer.h"
 
 namespace outrider {

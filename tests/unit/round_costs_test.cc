@@ -58,6 +58,22 @@ TEST(StepTime, TheNearestLineForFewerRowsCountsWhereNothingIsKnown) {
   EXPECT_NEAR(time.Seconds(1000), StepOf(1000), 0.02 * StepOf(1000));
 }
 
+TEST(LoadChoice, TakesWhatGivesMoreTokensInTheSameTime) {
+  constexpr int kRunning = 8, kRounds = 40'000;
+  LoadChoice choice;
+  const auto share_plain = [&](int drafted_tokens) {
+    int plain = 0;
+    for (int round = 0; round < kRounds; ++round) {
+      plain += choice.plain() ? 1 : 0;
+      choice.Observe(choice.plain() ? 4e-3 : 8e-3, choice.plain() ? 1 : drafted_tokens, kRunning);
+    }
+    return static_cast<double>(plain) / kRounds;
+  };
+  EXPECT_GT(share_plain(1), 0.9);
+  EXPECT_LT(share_plain(3), 0.2) << "though it must notice first";
+  EXPECT_GT(share_plain(1), 0.8);
+}
+
 // A machine whose times are 200 us + 5 us for each row of a verification, 40 us + 30 us for each token of a
 // proposal, and 60 us for the messages of either.
 class RoundCostsTest : public ::testing::Test {

@@ -5,13 +5,16 @@
 #include <numeric>
 #include <random>
 
+#include "common/engine/prompt_pace.h"
+
 namespace outrider {
 namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<int> Plan(std::vector<PendingRows> pending, int rows, int logit_rows = 1000) {
-  return PlanStep(pending, {rows, logit_rows});
+std::vector<int> Plan(std::vector<PendingRows> pending, int rows, int logit_rows = 1000,
+                      int prefill_rows = 1 << 20) {
+  return PlanStep(pending, {rows, logit_rows, prefill_rows});
 }
 
 TEST(PlanStep, TakesEverythingThatFits) {
@@ -29,6 +32,59 @@ TEST(PlanStep, CutsAPromptButKeepsItsWantedRowsTogether) {
 
 TEST(PlanStep, LetsLaterOnesWaitWhenTheBudgetIsUsedUp) {
   EXPECT_THAT(Plan({{6, 6}, {6, 6}, {6, 6}}, 12), ElementsAre(6, 6, 0));
+}
+
+TEST(PlanStep, GivesPromptsNoMoreThanTheirOwnLimit) {
+  EXPECT_THAT(Plan({{500, 1}, {6, 6}, {30, 1}}, 512, 1000, 40), ElementsAre(40, 6, 0));
+  EXPECT_THAT(Plan({{30, 1}, {6, 6}, {500, 1}}, 512, 1000, 40), ElementsAre(30, 6, 10));
+  EXPECT_THAT(Plan({{500, 1}, {1, 1}}, 512, 1000, 8), ElementsAre(8, 1));
+}
+
+class PromptPaceTest : public ::testing::Test {
+ protected:
+  // A machine on which a step takes 2 ms and this time for each row.
+  void Teach(double row_ms) {
+    for (int i = 0; i < 200; ++i) {
+      for (const int rows : {1, 4, 8, 16, 32, 64, 128, 256})
+        pace_.Observe(rows, absl::Milliseconds(2 + row_ms * rows));
+    }
+  }
+  int MostRows(int decoding) { return pace_.MostRows(decoding, 512, now_); }
+
+  absl::Time now_ = absl::UnixEpoch();
+  PromptPace pace_;
+};
+
+TEST_F(PromptPaceTest, APromptAloneHasAllRows) {
+  Teach(0.4);
+  EXPECT_EQ(MostRows(0), 512);
+}
+
+TEST_F(PromptPaceTest, BesideDecodingItHasThoseThatKeepAStepShort) {
+  Teach(0.4);
+  const int rows = MostRows(4);
+  EXPECT_GE(rows, PromptPace::kLeastRows);
+  EXPECT_LE(2 + 0.4 * (rows + 4), PromptPace::kSlower * (2 + 0.4 * 4) * 1.05);
+  EXPECT_GT(MostRows(64), 2 * rows) << "a step takes long anyway";
+}
+
+TEST_F(PromptPaceTest, WhereRowsCostLittleItHasMany) {
+  Teach(0.005);
+  EXPECT_GT(MostRows(1), 256);
+}
+
+TEST_F(PromptPaceTest, ASequenceBetweenTwoRoundsStillDecodes) {
+  Teach(0.4);
+  const int rows = MostRows(4);
+  now_ += PromptPace::kBetweenRounds / 2;
+  EXPECT_EQ(MostRows(0), rows);
+  now_ += PromptPace::kBetweenRounds;
+  EXPECT_EQ(MostRows(0), 512);
+}
+
+TEST_F(PromptPaceTest, SomeRowsGoOnWhateverTheyCost) {
+  Teach(100);
+  EXPECT_EQ(MostRows(1), PromptPace::kLeastRows);
 }
 
 TEST(PlanStep, KeepsAShareForPromptsHoweverMuchIsDecoded) {

@@ -5,7 +5,6 @@ Answers end where the model ends them. The draft model is the same for all; only
 
 import argparse
 import json
-import re
 import subprocess
 import sys
 import tempfile
@@ -13,15 +12,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from compare_systems import OUT, PLAIN, PROGRAMS, ROOT, TEMPERATURES, LlamaCpp, LlamaTools, Outrider, Sample, Transformers, run
+from compare_systems import (OUT, PLAIN, PROGRAMS, ROOT, TEMPERATURES, LlamaCpp, LlamaTools, Outrider, Sample, Transformers,
+                             Unavailable, run)
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-SETS = ("writing", "code", "mathematics", "extraction", "summaries", "translation")
 
 
 def questions(each: int) -> list[str]:
     sets = json.loads((ROOT / "bench/questions.json").read_text())
-    return [question for name in SETS for question in sets[name][:each]]
+    return [question for name, asked in sets.items() if name != "edits" for question in asked[:each]]
 
 
 def in_template(question: str) -> str:
@@ -58,13 +57,14 @@ class OutriderChat(Outrider):
         return json.loads(run([PROGRAMS / "outrider", "generate", "--address", "127.0.0.1:7480", "--chat", "--json", *arguments]))
 
     def wait(self) -> None:
-        for _ in range(60):
+        for seconds_left in range(30, -1, -1):
             try:
                 self.ask("--max-tokens", "1", "Hello")
                 return
-            except Exception:  # until the services are up
-                time.sleep(0.5)
-        self.ask("--max-tokens", "1", "Hello")
+            except Unavailable:  # until the services are up
+                if seconds_left == 0:
+                    raise
+                time.sleep(1)
 
     def rate(self, temperature: float, drafter: list[str]) -> float:
         tokens, seconds = 0, 0.0

@@ -25,8 +25,6 @@ constexpr double kMoreThanAChain = 1.02;
 constexpr int kMostLevels = 12;
 constexpr int kMostNodes = 128;
 
-double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
-
 }  // namespace
 
 std::vector<NamedOutcome> LikelyOutcomes(std::span<const ProposalNode> chain, const OutcomeChances& chances) {

@@ -9,6 +9,9 @@
 
 namespace outrider {
 
+// The seconds that a server computed.
+inline double ComputeSeconds(const v1::ItemTiming& timing) { return 1e-6 * timing.compute_us(); }
+
 // What verifications cost. `running` is the number of generations in progress; those in a step share its
 // time. One thread.
 class VerifyCosts {
@@ -16,7 +19,7 @@ class VerifyCosts {
   void Observe(const RoundTimes& times, int running) {
     const v1::ItemTiming& verify = times.verify_server;
     if (verify.batch_rows() == 0) return;
-    const double seconds = 1e-6 * verify.compute_us();
+    const double seconds = ComputeSeconds(verify);
     steps_.Observe(verify.batch_rows(), seconds);
     sequences_.Observe(verify.batch_sequences());
     if (running == 1) wire_.Observe(Seconds(times.verify) - seconds);

@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "common/spec/proposal.h"
 #include "common/spec/verify.h"

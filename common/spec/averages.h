@@ -22,6 +22,11 @@ class RunningMean {
     weight_ += weight;
     sum_ += weight * value;
   }
+  // Adds what the other observed, with a part of its weight.
+  void Add(const RunningMean& other, double part) {
+    weight_ += part * other.weight_;
+    sum_ += part * other.sum_;
+  }
   // Ages as if that many observations had been missed.
   void Age(double observations) {
     const double factor = std::pow(decay_, observations);
@@ -49,20 +54,33 @@ class LinearTime {
   explicit LinearTime(double assumed_slope) : assumed_slope_(assumed_slope) {}
 
   void Observe(double size, double seconds) {
-    size_.Observe(size);
-    seconds_.Observe(seconds);
-    size_size_.Observe(size * size);
-    size_seconds_.Observe(size * seconds);
+    Age(1);
+    Add(size, seconds);
+  }
+  // Observes without ageing what was observed before.
+  void Add(double size, double seconds) {
+    size_.Add(size);
+    seconds_.Add(seconds);
+    size_size_.Add(size * size);
+    size_seconds_.Add(size * seconds);
+  }
+  // Adds what the other observed, with a part of its weight.
+  void Add(const LinearTime& other, double part) {
+    size_.Add(other.size_, part);
+    seconds_.Add(other.seconds_, part);
+    size_size_.Add(other.size_size_, part);
+    size_seconds_.Add(other.size_seconds_, part);
   }
   void Age(double observations) {
     for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Age(observations);
   }
-  // Whether anything was observed.
-  bool known() const { return size_.weight() > 0; }
+  double weight() const { return size_.weight(); }  // of what was observed; 0 if nothing was
+  double size() const { return size_.mean(0); }     // the mean
+  double Seconds(double size) const { return fixed() + per_unit() * size; }
   // Seconds independent of the size, and seconds per unit; both >= 0.
   double fixed() const { return std::max(seconds_.mean(0) - per_unit() * size_.mean(0), 0.0); }
   double per_unit() const {
-    if (!known()) return 0;
+    if (weight() == 0) return 0;
     const double size = size_.mean(0), seconds = seconds_.mean(0);
     const double spread = size_size_.mean(0) - size * size;
     const double together = size_seconds_.mean(0) - size * seconds;

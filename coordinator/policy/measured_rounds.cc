@@ -94,7 +94,7 @@ std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> cha
 
 void DraftCosts::ObserveChain(const RoundReport& round) {
   proposed_.Observe(1);
-  if (round.catches_up && proposal_.known()) return;
+  if (round.catches_up && proposal_.weight() > 0) return;
   const v1::ItemTiming& draft = round.times.draft_server;
   const double seconds = ComputeSeconds(draft), batch = std::max<uint32_t>(draft.batch_sequences(), 1);
   const double step = seconds / (round.ahead.steps > 0 ? round.ahead.steps : round.drafted());
@@ -123,7 +123,7 @@ void DraftCosts::Age(double proposals) {
 }
 
 double DraftCosts::Propose(int k, int running) const {
-  if (running <= 1) return draft_wire_.mean(0) + proposal_.fixed() + k * proposal_.per_unit();
+  if (running <= 1) return draft_wire_.mean(0) + proposal_.Seconds(k);
   // All of a mean step that is not fixed.
   const double sequence = std::max(step_seconds_.mean(0) - step_.fixed(), 0.0) / draft_batch_.mean(1);
   return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);

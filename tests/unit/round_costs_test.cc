@@ -38,24 +38,34 @@ Clock::duration Micros(double us) {
 // As on a CPU: up to 8 rows cost little, each further one much.
 double StepOf(double rows) { return rows <= 8 ? 2e-3 + 0.1e-3 * rows : 2.8e-3 + 0.4e-3 * (rows - 8); }
 
-TEST(StepTime, FewRowsHaveALineOfTheirOwn) {
+TEST(StepTime, IsLinearOnlyLocally) {
   StepTime time;
   for (int i = 0; i < 400; ++i) {
     for (const int rows : {1, 4, 5, 8, 33, 64}) time.Observe(rows, StepOf(rows));
   }
   for (const int rows : {1, 3, 5, 7, 40, 60})
-    EXPECT_NEAR(time.Seconds(rows), StepOf(rows), 0.02 * StepOf(rows)) << rows;
+    EXPECT_NEAR(time.Seconds(rows), StepOf(rows), 0.03 * StepOf(rows)) << rows;
 }
 
-TEST(StepTime, TheNearestLineForFewerRowsCountsWhereNothingIsKnown) {
+TEST(StepTime, FollowsFromTheNearestRowsWhereNothingIsKnown) {
   StepTime time;
   EXPECT_EQ(time.Seconds(1), 0);
   for (int i = 0; i < 400; ++i) {
     for (const int rows : {5, 8, 33, 64}) time.Observe(rows, StepOf(rows));
   }
-  EXPECT_NEAR(time.Seconds(12), 2e-3 + 0.1e-3 * 12, 5e-5);
-  EXPECT_NEAR(time.Seconds(3), StepOf(3), 5e-5) << "none for fewer";
+  EXPECT_NEAR(time.Seconds(12), StepOf(12), 0.25 * StepOf(12));
+  EXPECT_NEAR(time.Seconds(3), StepOf(3), 0.12 * StepOf(3));
   EXPECT_NEAR(time.Seconds(1000), StepOf(1000), 0.02 * StepOf(1000));
+}
+
+// Otherwise K stays below a number of rows whose only passes were slow by chance.
+TEST(StepTime, AFewSlowPassesAreNotBelieved) {
+  StepTime time;
+  for (int i = 0; i < 400; ++i) time.Observe(1 + i % 4, StepOf(1 + i % 4));
+  for (int i = 0; i < 2; ++i) time.Observe(5, 3 * StepOf(5));
+  for (int i = 0; i < 100; ++i) time.Observe(1 + i % 4, StepOf(1 + i % 4));
+  EXPECT_NEAR(time.Seconds(4), StepOf(4), 0.05 * StepOf(4));
+  EXPECT_NEAR(time.Seconds(5), StepOf(5), 0.5 * StepOf(5));
 }
 
 TEST(LoadChoice, TakesWhatGivesMoreTokensInTheSameTime) {
@@ -158,7 +168,7 @@ TEST_F(RoundCostsTest, LoadChangesNothingOfWhatAGenerationAloneTakes) {
   }
   EXPECT_NEAR(verify_.Share(1, 64) - verify_.Share(0, 64), 20e-6, 1e-6);
   EXPECT_NEAR(verify_.Share(0, 1), 265e-6, 2e-6);
-  EXPECT_NEAR(verify_.Share(3, 1), 280e-6, 2e-6);
+  EXPECT_NEAR(verify_.Share(3, 1), 280e-6, 5e-6);
 }
 
 TEST_F(RoundCostsTest, ADraftThatGivesNothingIsRememberedAndForgotten) {

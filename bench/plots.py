@@ -4,7 +4,7 @@
 
 speed-by-k.png from pair.json, drafters.png and acceptance.png from drafters.json, trees.png from tree.json, alpha.png from alpha.json,
 throughput.png from serve.json, shape.png from shape.json, schedule.png from schedule.json, questions.png from questions.json (of
-questions.py --json); a file that is missing is reported.
+questions.py --json), curves.png from draft_sizes.json (of draft_sizes.py --json); a file that is missing is reported.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import math
 from pathlib import Path
 
 import matplotlib
+import theorems
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -114,8 +115,8 @@ def questions(report: dict) -> Figure:
                       if name.startswith(f"{drafter}:") and "@" not in name}
             axes.plot(list(chains), [mode["ratio"] for mode in chains.values()], color=color, marker=marker, label=drafter)
             alpha, c = chains[1]["acceptance"], chains[max(chains)]["draft_token_us"] / plain["verify_us"]
-            axes.plot(list(chains), [(1 - alpha ** (k + 1)) / ((1 - alpha) * (1 + c * k)) for k in chains], color=color, linestyle=":",
-                      linewidth=1.4, label=f"Theorem 3.8: alpha {alpha:.2f}, c {c:.2f}")
+            axes.plot(list(chains), [theorems.speed(alpha, c, k) for k in chains], color=color, linestyle=":", linewidth=1.4,
+                      label=f"Theorem 3.8: alpha {alpha:.2f}, c {c:.2f}")
         trees = {nodes_of(name.partition("@")[2]): mode for name, mode in modes.items() if "@" in name}
         axes.plot(list(trees), [mode["ratio"] for mode in trees.values()], color=ORANGE, marker="D", linestyle="", label="eagle, trees")
         axes.axhline(modes["auto"]["ratio"], color=GREY, linestyle="-.", linewidth=1.2, label="auto")
@@ -125,6 +126,32 @@ def questions(report: dict) -> Figure:
         axes.legend(fontsize=7)
     panels[0][0].set_ylabel("tokens/s, relative to plain decoding")
     title(figure, "Speed of one stream, answering questions", report)
+    return figure
+
+
+def curves(report: dict) -> Figure:
+    """Figures 2, 3 and 4 of Leviathan et al., with what was measured of several drafts."""
+    figure, (tokens, lengths, costs) = plt.subplots(1, 3, figsize=(11, 3.8))
+    alphas = [step / 100 for step in range(100)]
+    for k, color in zip((1, 2, 3, 5, 10), COLORS):
+        tokens.plot(alphas, [theorems.expected_tokens(each, k) for each in alphas], color=color, label=f"K = {k}")
+        for row in (row for result in report["results"] for row in result["rows"] if row["k"] == k):
+            tokens.plot(row["alpha"], row["tokens_per_call"], color=color, marker="o", linestyle="")
+    tokens.set(title="Tokens of a round", xlabel="alpha", ylim=(1, 6))
+    for c, color in zip((0.01, 0.05, 0.1, 0.2), COLORS):
+        best = [max(range(31), key=lambda k: theorems.speed(each, c, k)) for each in alphas]
+        lengths.plot(alphas, best, color=color, label=f"c = {c:g}")
+    lengths.set(title="Best K", xlabel="alpha")
+    for k, color in zip((1, 3, 5), COLORS):
+        costs.plot(alphas, [theorems.speed(each, 0.1, k) for each in alphas], color=color, label=f"speed, K = {k}")
+        costs.plot(alphas, [theorems.operations(each, 0.1, k) for each in alphas], color=color, linestyle=":", label=f"operations, K = {k}")
+    for row in (row for result in report["results"] for row in result["rows"] if row["k"] == 1):
+        costs.plot(row["alpha"], row["speed"], color=BLUE, marker="o", linestyle="")
+        costs.plot(row["alpha"], row["operations"], color=BLUE, marker="^", linestyle="")
+    costs.set(title="Relative to plain decoding, c = .1", xlabel="alpha", ylim=(0, 4))
+    for axes in (tokens, lengths, costs):
+        axes.legend(fontsize=7)
+    title(figure, "What drafting gains: the formulas, and three drafts (points)", report)
     return figure
 
 
@@ -207,7 +234,7 @@ def shape(report: dict) -> Figure:
 
 def schedule(report: dict) -> Figure:
     figure, axes = plt.subplots(figsize=(6.4, 4))
-    rows = report["rows"]
+    rows = [row for row in report["rows"] if not row["policy"]]
     delays = sorted({row["delay_ms"] for row in rows})
 
     def best(column: str, **wanted: str) -> list[float]:
@@ -276,7 +303,8 @@ def main() -> None:
                                   ("serve.json", throughput, "throughput.png"),
                                   ("shape.json", shape, "shape.png"),
                                   ("schedule.json", schedule, "schedule.png"),
-                                  ("questions.json", questions, "questions.png")):
+                                  ("questions.json", questions, "questions.png"),
+                                  ("draft_sizes.json", curves, "curves.png")):
         if not (options.results / source).exists():
             print(f"plots: no {options.results / source}, so no {picture}")
             continue

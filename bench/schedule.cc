@@ -47,6 +47,7 @@ struct Flags {
   std::optional<int> branches;
   int tokens = 400;
   int repeats = 2;
+  bool policy = false;
   bool goals = false;
 };
 
@@ -54,8 +55,10 @@ struct Flags {
 struct Mode {
   std::string drafter, schedule;
   int k = 0;
+  bool policy = false;  // the coordinator chooses K
 };
-const Mode kPlain = {"none", "lockstep", 0};
+const Mode kPlain = {"none", "lockstep"};
+const Mode kPolicy = {"model", "auto", 0, true};
 
 struct Result {
   SpeculationTally tally;
@@ -88,6 +91,10 @@ class ScheduleBench {
     set_delay_(delay_ms);
     const std::vector<Mode> modes = Modes();
     std::vector<Result> results(modes.size());
+    if (flags_.policy) {  // learns the delay
+      Result unused;
+      if (absl::Status status = Generate(client_, kPolicy, unused); !status.ok()) return status;
+    }
     for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
       std::vector<double> rates(modes.size());
       for (size_t i = 0; i < modes.size(); ++i) {
@@ -105,6 +112,12 @@ class ScheduleBench {
     }
     nlohmann::ordered_json rows;
     for (size_t i = 0; i < modes.size(); ++i) rows.push_back(Row(delay_ms, modes[i], results[i]));
+    if (flags_.policy) {
+      const auto best = FastestOf(rows);
+      absl::PrintF("policy: %.3f of the fastest, %s with K = %d\n\n",
+                   rows.back()["ratio_to_plain"].get<double>() / best["ratio_to_plain"].get<double>(),
+                   best["schedule"].get<std::string>(), best["k"].get<int>());
+    }
     return rows;
   }
 
@@ -123,7 +136,14 @@ class ScheduleBench {
         for (int k : flags_.ks) modes.push_back({drafter, schedule, k});
       }
     }
+    if (flags_.policy) modes.push_back(kPolicy);
     return modes;
+  }
+  // The row of the fastest mode but the policy, which is the last.
+  static nlohmann::ordered_json FastestOf(const nlohmann::ordered_json& rows) {
+    return *std::max_element(rows.begin(), rows.end() - 1, [](const auto& a, const auto& b) {
+      return a["ratio_to_plain"] < b["ratio_to_plain"];
+    });
   }
 
   absl::Status Generate(const Client& client, const Mode& mode, Result& result) const {
@@ -133,7 +153,7 @@ class ScheduleBench {
     request.set_trace(true);
     request.mutable_speculation()->set_drafter(FromName<v1::DrafterKind>(mode.drafter));
     request.mutable_speculation()->set_schedule(FromName<v1::Schedule>(mode.schedule));
-    request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(mode.k));
+    if (!mode.policy) request.mutable_speculation()->set_draft_tokens(static_cast<uint32_t>(mode.k));
     request.mutable_stop()->set_max_tokens(static_cast<uint32_t>(flags_.tokens));
     request.mutable_stop()->set_ignore_eos(true);
     const auto answer = client.Generate(request, [&](const v1::GenerateResponse& chunk) {
@@ -157,6 +177,7 @@ class ScheduleBench {
                                   {"drafter", mode.drafter},
                                   {"schedule", mode.schedule},
                                   {"k", mode.k},
+                                  {"policy", mode.policy},
                                   {"tokens_per_second", result.Rate()},
                                   {"ratio_to_plain", Median(result.to_plain)},
                                   {"ratio_to_undelayed_plain", Median(result.to_undelayed)},
@@ -166,7 +187,7 @@ class ScheduleBench {
                                   {"draft_wait_ms", wait_ms}};
     absl::PrintF("%6g %-6s %-9s %2d %9.1f %9.3f %11.3f", delay_ms, mode.drafter, mode.schedule, mode.k,
                  result.Rate(), Median(result.to_plain), Median(result.to_undelayed));
-    if (mode.drafter == "model") {
+    if (mode.drafter == "model" && !mode.policy) {
       row["theorem_3_8"] = WalltimeGain(alpha, mode.k, flags_.c);
       row["expected"] = RunAheadGain(alpha, mode.k, flags_.c, result.HitRate(), delay);
       row["perfect_overlap"] = OverlapGain(alpha, mode.k, flags_.c, 2 * delay);
@@ -190,7 +211,7 @@ class ScheduleBench {
 nlohmann::ordered_json Fastest(const nlohmann::ordered_json& rows, const std::string& schedule) {
   nlohmann::ordered_json best;
   for (const auto& row : rows) {
-    if (row["drafter"] == "none" || row["schedule"] != schedule) continue;
+    if (row["drafter"] == "none" || row["policy"] || row["schedule"] != schedule) continue;
     if (best.is_null() || row["ratio_to_plain"] > best["ratio_to_plain"]) best = row;
   }
   return best;
@@ -339,6 +360,7 @@ void DefineFlags(CLI::App& app, Flags& flags) {
       ->check(CLI::IsMember({"model", "ngram", "none"}))
       ->capture_default_str();
   app.add_option("--branches", flags.branches, "the coordinator's --run-ahead-branches");
+  app.add_flag("--policy", flags.policy, "also leaves K and schedule to the coordinator");
   AddNumber(app, "--tokens", flags.tokens, "tokens per generation", 16, 4096);
   AddNumber(app, "--repeats", flags.repeats, "generations of each mode", 1, 100);
   app.add_flag("--goals", flags.goals,

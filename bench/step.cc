@@ -151,7 +151,10 @@ int Main(int argc, char** argv) {
   std::printf("%s %s, %d threads, %zu MB of weights\n", (*runner)->dtype().c_str(),
               (*runner)->kernel_name().c_str(), (*runner)->threads(), (*runner)->weight_bytes() >> 20);
   benchmark::AddCustomContext("weight_bytes", std::to_string((*runner)->weight_bytes()));
-  benchmark::AddCustomContext("parameters", std::to_string(Parameters((*runner)->config().decoder)));
+  const DecoderConfig& decoder = (*runner)->config().decoder;
+  benchmark::AddCustomContext("parameters", std::to_string(Parameters(decoder)));
+  benchmark::AddCustomContext("vocab_size", std::to_string(decoder.vocab_size));
+  benchmark::AddCustomContext("hidden_size", std::to_string(decoder.hidden_size));
   benchmark::AddCustomContext(
       "kv_bytes_per_token",
       std::to_string((*runner)->bytes_per_block() / static_cast<size_t>((*runner)->block_size())));

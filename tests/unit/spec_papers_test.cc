@@ -1,4 +1,5 @@
-// Figures of papers and articles, recomputed: those that hold, and the right ones where they err (docs/papers.md).
+// Figures of papers and articles, recomputed: those that hold, and the right ones where they err
+// (docs/papers.md).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,8 +24,8 @@ Law Residual(const Law& p, const Law& q) {
   return residual;
 }
 
-// The law of the token if drafts of kFirst and kSecond are tried in this order. If `merged`, equal drafts are one node,
-// which is tried once against kFirst.
+// The law of the token if drafts of kFirst and kSecond are tried in this order. If `merged`, equal drafts are
+// one node, which is tried once against kFirst.
 Law LawOfTwoDrafts(bool merged) {
   const Law after_first = Residual(kTarget, kFirst), after_second = Residual(after_first, kSecond);
   Law law = {};
@@ -98,6 +99,65 @@ TEST(Papers, ADraftOfTwoFifthsOfTheTimeGainsLittleInLockstep) {
   EXPECT_NEAR(best(.7), 1.24, .005);
   EXPECT_NEAR(best(.8), 1.38, .005);
   EXPECT_NEAR(best(.9), 1.61, .005);
+}
+
+// Two drafted tokens, each with probability 2/3 and 1/3, of a target with 1/3 and 2/3. They are judged from
+// the last to the first: by w, the chance that the first i tokens may stand, tokens i + 1 on are replaced by
+// one from max(0, w p - q) or remain in question.
+struct Judged {
+  double law[2][2] = {};
+  double accepted = 0;
+};
+Judged JudgeBackwards(double (*weight)(double ratio)) {
+  constexpr double kP[] = {1. / 3, 2. / 3}, kQ[] = {2. / 3, 1. / 3};
+  Judged result;
+  for (size_t x = 0; x < 2; ++x) {
+    const double w = weight(kP[x] / kQ[x]);
+    for (size_t y = 0; y < 2; ++y) {
+      const double drawn = kQ[x] * kQ[y], both = std::min(1.0, w * kP[y] / kQ[y]);
+      result.law[x][y] += drawn * both;
+      result.accepted += 2 * drawn * both;
+      double missing[2], more = 0, less = 0;
+      for (size_t z = 0; z < 2; ++z) {
+        missing[z] = std::max(0.0, w * kP[z] - kQ[z]);
+        more += missing[z];
+        less += std::max(0.0, kQ[z] - w * kP[z]);
+      }
+      const double one = drawn * (1 - both) * more / std::max(more, less);
+      result.accepted += one;
+      for (size_t z = 0; z < 2 && more > 0; ++z) result.law[x][z] += one * missing[z] / more;
+      const double none = drawn * (1 - both) - one;
+      for (size_t z = 0; z < 2; ++z) result.law[1][z] += none * kP[z];  // only the second token has p > q
+    }
+  }
+  return result;
+}
+
+// arXiv 2601.05724 divides the ratio of the joint probabilities by its largest value so far. This is block
+// verification's recursion, and without it the law is another.
+TEST(Papers, HierarchicalVerificationIsBlockVerification) {
+  const auto total_variation = [](const Judged& judged) {
+    const double p[] = {1. / 3, 2. / 3};
+    double sum = 0;
+    for (size_t x = 0; x < 2; ++x) {
+      for (size_t y = 0; y < 2; ++y) sum += std::abs(judged.law[x][y] - p[x] * p[y]) / 2;
+    }
+    return sum;
+  };
+  const Judged capped = JudgeBackwards([](double ratio) { return ratio / std::max(1.0, ratio); });
+  EXPECT_NEAR(capped.accepted, 11. / 9, 1e-12);
+  EXPECT_NEAR(total_variation(capped), 0, 1e-12);
+  const Judged uncapped = JudgeBackwards([](double ratio) { return ratio; });
+  EXPECT_NEAR(uncapped.accepted, 4. / 3, 1e-12);
+  EXPECT_NEAR(total_variation(uncapped), 1. / 9, 1e-12);
+
+  double recursion = 1, ratio = 1, largest = 1;
+  for (const double factor : {.5, 1.8, 3., .2, 4., .9, 1.3, .4}) {
+    recursion = std::min(1.0, recursion * factor);
+    ratio *= factor;
+    largest = std::max(largest, ratio);
+    EXPECT_NEAR(recursion, ratio / largest, 1e-12);
+  }
 }
 
 }  // namespace

@@ -32,7 +32,9 @@
 namespace outrider {
 namespace {
 
-constexpr int kPrompt = 16;  // tokens
+// Tokens of a prompt, and of how much longer each repeat's is: choices depend on the position, so that each
+// repeat has another text.
+constexpr int kPrompt = 16, kLonger = 512;
 
 struct Flags {
   std::string tokenizer = "models/tiny-target";
@@ -81,7 +83,7 @@ class ScheduleBench {
   absl::StatusOr<double> MeasurePlain(const Client& client) const {
     Result result;
     for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
-      if (absl::Status status = Generate(client, kPlain, result); !status.ok()) return status;
+      if (absl::Status status = Generate(client, kPlain, repeat, result); !status.ok()) return status;
     }
     return result.Rate();
   }
@@ -93,7 +95,8 @@ class ScheduleBench {
     std::vector<Result> results(modes.size());
     if (flags_.policy) {  // learns the delay
       Result unused;
-      if (absl::Status status = Generate(client_, kPolicy, unused); !status.ok()) return status;
+      if (absl::Status status = Generate(client_, kPolicy, flags_.repeats, unused); !status.ok())
+        return status;
     }
     for (int repeat = 0; repeat < flags_.repeats; ++repeat) {
       std::vector<double> rates(modes.size());
@@ -102,7 +105,7 @@ class ScheduleBench {
         const size_t mode = repeat % 2 == 0 ? i : modes.size() - 1 - i;
         Result& result = results[mode];
         const double tokens = result.tally.tokens, seconds = result.seconds;
-        if (absl::Status status = Generate(client_, modes[mode], result); !status.ok()) return status;
+        if (absl::Status status = Generate(client_, modes[mode], repeat, result); !status.ok()) return status;
         rates[mode] = (result.tally.tokens - tokens) / (result.seconds - seconds);
       }
       for (size_t i = 0; i < modes.size(); ++i) {
@@ -146,9 +149,9 @@ class ScheduleBench {
     });
   }
 
-  absl::Status Generate(const Client& client, const Mode& mode, Result& result) const {
+  absl::Status Generate(const Client& client, const Mode& mode, int repeat, Result& result) const {
     v1::GenerateRequest request;
-    for (int i = 0; i < kPrompt; ++i) request.mutable_tokens()->add_ids(300);
+    for (int i = 0; i < kPrompt + repeat * kLonger; ++i) request.mutable_tokens()->add_ids(300);
     request.mutable_sampling()->set_temperature(0);
     request.set_trace(true);
     request.mutable_speculation()->set_drafter(FromName<v1::DrafterKind>(mode.drafter));

@@ -36,6 +36,7 @@ class Mode:
 
     def __init__(self) -> None:
         self.ratios: dict[str, list[float]] = defaultdict(list)  # to plain decoding, by set of questions
+        self.rates: list[float] = []  # tokens per second
         self.rounds = self.tokens = self.drafted = self.accepted = 0
         # Of rounds after the prompt's: their number, microseconds, those of the draft's and the target's computing, and drafted tokens.
         self.traced = self.round_us = self.draft_us = self.verify_us = self.proposed = 0
@@ -56,7 +57,8 @@ class Mode:
         all_ratios = sorted(ratio for ratios in self.ratios.values() for ratio in ratios)
         found = {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
                  "tokens_per_call": self.tokens / self.rounds, "acceptance": self.accepted / max(self.drafted, 1),
-                 "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()}}
+                 "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()},
+                 "tokens_per_second": statistics.median(self.rates)}
         if self.traced:
             found |= {"messages": 1 - (self.draft_us + self.verify_us) / self.round_us,
                       "draft_token_us": self.draft_us / max(self.proposed, 1), "verify_us": self.verify_us / self.traced}
@@ -97,6 +99,7 @@ def measure_together(client: Client, args: argparse.Namespace, temperature: floa
                 found[mode].add(answer)
                 others += temperature == 0 and answer.tokens != plain.tokens
             found[mode].ratios["all"].append(rates[mode] / rates[PLAIN])
+            found[mode].rates.append(rates[mode])
     return found, others
 
 
@@ -117,6 +120,7 @@ def measure(client: Client, args: argparse.Namespace, temperature: float, sets: 
                     found[mode].add(answer)
                     if min(len(answer.tokens), len(answers[PLAIN].tokens)) >= LEAST_TOKENS:
                         found[mode].ratios[name].append(rate(answer) / rate(answers[PLAIN]))
+                        found[mode].rates.append(rate(answer))
                     others += temperature == 0 and answer.tokens != answers[PLAIN].tokens
     return found, others
 
@@ -147,11 +151,11 @@ def main() -> None:
             others += differing
             columns = [*sets] if args.streams == 1 else []
             print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "
-                  f"{'tokens/call':>11} {'accepted':>8} {'messages':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
+                  f"{'tokens/s':>8} {'tokens/call':>11} {'accepted':>8} {'messages':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
             rows = {mode: result.summary() for mode, result in found.items()}
             report["results"].append({"temperature": temperature, "modes": [{"mode": mode} | row for mode, row in rows.items()]})
             for mode, row in rows.items():
-                print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_call']:11.2f} "
+                print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_second']:8.0f} {row['tokens_per_call']:11.2f} "
                       f"{row['acceptance']:8.1%} {row.get('messages', 0):8.1%}  "
                       + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in columns), flush=True)
     print(f"\nanswers at temperature 0 with other tokens than plain decoding: {others}")

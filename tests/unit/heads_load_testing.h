@@ -17,9 +17,11 @@ inline absl::StatusOr<std::unique_ptr<Runner>> LoadHeads(const std::vector<std::
   return Runner::Load(options);
 }
 
-// The proposals that follow the verdicts of some texts, as chains, at temperatures 0 and 1.
+// The proposals that follow the verdicts of some texts, as chains, at temperatures 0 and 1. `texts` receives
+// the tokens before each.
 inline std::vector<Proposal> ProposalsOf(const HeadFiles& files, ProposerKind kind,
-                                         const SamplingParams& sampling = {}) {
+                                         const SamplingParams& sampling = {},
+                                         std::vector<std::vector<TokenId>>* texts = nullptr) {
   const HeadFolders folders({files});
   absl::StatusOr<std::unique_ptr<Runner>> runner = LoadHeads(folders.paths());
   EXPECT_TRUE(runner.ok()) << runner.status();
@@ -40,6 +42,9 @@ inline std::vector<Proposal> ProposalsOf(const HeadFiles& files, ProposerKind ki
       EXPECT_TRUE(reply.status.ok()) << reply.status;
       EXPECT_FALSE(reply.proposal.empty());
       proposals.push_back(reply.proposal);
+      if (texts == nullptr) continue;
+      texts->push_back(Text(5 + 20 * text, text));
+      texts->back().push_back(reply.verdict->token);
     }
   }
   return proposals;

@@ -238,16 +238,22 @@ testing::HeadTensor RowsOf(const testing::HeadTensor& matrix, const std::vector<
 
 class EagleVocabulary : public EagleLayout {
  protected:
-  // Whether all drafted tokens, and all tokens with q above 0, are among these.
-  static bool AreOf(const std::vector<Proposal>& proposals, const std::vector<TokenId>& tokens) {
+  // Whether all drafted tokens, and all tokens with q above 0, are among these or, with `texts`, in the text
+  // before.
+  static bool AreOf(const std::vector<Proposal>& proposals, const std::vector<TokenId>& tokens,
+                    const std::vector<std::vector<TokenId>>& texts = {}) {
     size_t seen = 0;
-    for (const Proposal& proposal : proposals) {
-      for (const ProposalNode& node : proposal) {
-        if (!std::binary_search(tokens.begin(), tokens.end(), node.token)) return false;
+    for (size_t i = 0; i < proposals.size(); ++i) {
+      const auto known = [&](TokenId token) {
+        return std::ranges::binary_search(tokens, token) ||
+               (!texts.empty() && std::ranges::count(texts[i], token) > 0);
+      };
+      for (const ProposalNode& node : proposals[i]) {
+        if (!known(node.token)) return false;
         for (TokenId token = 0; token < kHeadVocab; ++token) {
           if (node.q(token) == 0) continue;
           ++seen;
-          if (!std::binary_search(tokens.begin(), tokens.end(), token)) return false;
+          if (!known(token)) return false;
         }
       }
     }
@@ -258,8 +264,10 @@ class EagleVocabulary : public EagleLayout {
 TEST_F(EagleVocabulary, IsWhatCanBeProposed) {
   EXPECT_FALSE(AreOf(Proposals(own_), SomeTokens()));
   const HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
-  const std::vector<Proposal> expected = Proposals(some);
-  EXPECT_TRUE(AreOf(expected, SomeTokens()));
+  std::vector<std::vector<TokenId>> texts;
+  const std::vector<Proposal> expected = ProposalsOf(some, ProposerKind::kEagle, {}, &texts);
+  EXPECT_TRUE(AreOf(expected, SomeTokens(), texts));
+  EXPECT_FALSE(AreOf(expected, SomeTokens())) << "tokens of the text can be proposed too";
   HeadFiles published = Published(some);
   EXPECT_TRUE(Same(Proposals(published), expected));
   published.config.erase("draft_vocab_size");
@@ -269,11 +277,31 @@ TEST_F(EagleVocabulary, IsWhatCanBeProposed) {
   EXPECT_TRUE(Same(Proposals(testing::WithVocabulary(own_, every)), Proposals(own_)));
 }
 
+// At temperature 1, one factor relates the first q of all tokens that have it to that of the whole head.
+TEST_F(EagleVocabulary, TokensOfTheTextHaveTheLogitsOfTheWholeHead) {
+  const std::vector<Proposal> whole = Proposals(own_);
+  const std::vector<Proposal> some = Proposals(testing::WithVocabulary(own_, SomeTokens()));
+  const std::vector<TokenId> tokens = SomeTokens();
+  int of_head = 0, of_text = 0;
+  for (size_t i = whole.size() / 2; i < whole.size(); ++i) {
+    std::optional<double> factor;
+    for (TokenId token = 0; token < kHeadVocab; ++token) {
+      const double q = some[i][0].q(token), of_all = whole[i][0].q(token);
+      if (q == 0 || of_all == 0) continue;
+      ++(std::ranges::binary_search(tokens, token) ? of_head : of_text);
+      if (!factor) factor = q / of_all;
+      EXPECT_NEAR(q / of_all, *factor, 1e-3 * *factor) << token;
+    }
+  }
+  EXPECT_GT(of_head, 0);
+  EXPECT_GT(of_text, 0);
+}
+
 TEST_F(EagleVocabulary, MayHaveAHeadOfItsOwn) {
   HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
-  const std::vector<Proposal> expected = Proposals(some);
   some.tensors["lm_head.weight"] = RowsOf(TargetHead(), SomeTokens());
-  EXPECT_TRUE(Same(Proposals(some), expected));
+  const std::vector<Proposal> expected = Proposals(some);
+  EXPECT_TRUE(AreOf(expected, SomeTokens())) << "the target's embeddings are not its rows";
   some.tensors["lm_head.weight"] =
       testing::Random({static_cast<int64_t>(SomeTokens().size()), kHeadHidden}, 0.3f, random_);
   EXPECT_FALSE(Same(Proposals(some), expected));
@@ -285,7 +313,8 @@ TEST_F(EagleVocabulary, MayHaveAHeadOfItsOwn) {
 
 // Whatever a request asks for, a token that the draft does not know has q = 0 where another is left.
 TEST_F(EagleVocabulary, StaysWhatItIsUnderEveryControl) {
-  const HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
+  HeadFiles some = testing::WithVocabulary(own_, SomeTokens());
+  some.tensors["lm_head.weight"] = RowsOf(TargetHead(), SomeTokens());
   SamplingParams loud, flat, allowed;
   loud.logit_bias = {{0, 100.0f}, {1, -100.0f}};
   loud.repetition_penalty = 0.01;

@@ -9,40 +9,91 @@
 namespace outrider {
 namespace {
 
-// y = x / sqrt(mean(x^2) + epsilon) * weight. Sums in a fixed order, in 16 parts for vector instructions.
-void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, float* y) {
+// The sum of x[i] y[i], in a fixed order, in 16 parts for vector instructions.
+float Dot(const float* x, const float* y, size_t n) {
   constexpr size_t kParts = 16;
-  const size_t n = weight.size(), whole = n / kParts * kParts;
+  const size_t whole = n / kParts * kParts;
   float parts[kParts] = {};
   for (size_t i = 0; i < whole; i += kParts) {
-    for (size_t p = 0; p < kParts; ++p) parts[p] += x[i + p] * x[i + p];
+    for (size_t p = 0; p < kParts; ++p) parts[p] += x[i + p] * y[i + p];
   }
-  float squares = 0;
-  for (const float part : parts) squares += part;
-  for (size_t i = whole; i < n; ++i) squares += x[i] * x[i];
-  const float scale = 1 / std::sqrt(squares / static_cast<float>(n) + epsilon);
+  float sum = 0;
+  for (const float part : parts) sum += part;
+  for (size_t i = whole; i < n; ++i) sum += x[i] * y[i];
+  return sum;
+}
+
+// y = x / sqrt(mean(x^2) + epsilon) * weight.
+void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, float* y) {
+  const size_t n = weight.size();
+  const float scale = 1 / std::sqrt(Dot(x, x, n) / static_cast<float>(n) + epsilon);
   for (size_t i = 0; i < n; ++i) y[i] = x[i] * scale * weight[i];
 }
 
 }  // namespace
 
-absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states, int rows) {
+DraftHead::DraftHead(Own own) : own_(std::move(own)) {
+  if (own_.embeddings == nullptr || own_.tokens.empty()) return;
+  met_.resize(static_cast<size_t>(own_.vocab));
+  for (const TokenId token : own_.tokens) met_[static_cast<size_t>(token)] = kAlways;
+}
+
+std::vector<TokenId> DraftHead::OthersIn(absl::Span<const TokenId> text) {
+  if (met_.empty()) return {};
+  if (++calls_ == kAlways) {  // begins again
+    std::ranges::replace_if(
+        met_, [](uint32_t call) { return call != kAlways; }, 0);
+    calls_ = 1;
+  }
+  std::vector<TokenId> others;
+  for (const TokenId token : text.last(std::min(text.size(), kText))) {
+    uint32_t& met = met_[static_cast<size_t>(token)];
+    if (met >= calls_) continue;
+    met = calls_;
+    others.push_back(token);
+  }
+  return others;
+}
+
+absl::StatusOr<absl::Span<const float>> DraftHead::RowOf(TokenId token, size_t hidden) {
+  if (places_.size() == kCached && !places_.contains(token)) {
+    places_.clear();
+    cached_.clear();
+  }
+  const auto [found, is_new] = places_.try_emplace(token, cached_.size());
+  if (is_new) {
+    cached_.resize(cached_.size() + hidden);
+    OUTRIDER_TRY(own_.embeddings->ReadEmbeddings({&token, 1}, absl::MakeSpan(cached_).last(hidden)));
+  }
+  return absl::MakeConstSpan(cached_).subspan(found->second, hidden);
+}
+
+float DraftHead::Capped(float logit) const {
+  if (!own_.softcap) return logit;
+  const float cap = static_cast<float>(*own_.softcap);
+  return cap * std::tanh(logit / cap);
+}
+
+absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states,
+                                              std::span<const absl::Span<const TokenId>> others) {
   if (target_ != nullptr) return target_->Project(states);
   const size_t vocab = static_cast<size_t>(own_.vocab);
   const size_t columns = own_.tokens.empty() ? vocab : own_.tokens.size();
-  const size_t count = static_cast<size_t>(rows);
-  few_.resize(count * columns);
+  const int rows = static_cast<int>(others.size());
+  few_.resize(others.size() * columns);
   OUTRIDER_TRY(own_.matrix->Multiply(states, absl::MakeSpan(few_)));
-  if (own_.softcap) {
-    const float cap = static_cast<float>(*own_.softcap);
-    for (float& logit : few_) logit = cap * std::tanh(logit / cap);
-  }
+  for (float& logit : few_) logit = Capped(logit);
   if (own_.tokens.empty()) return LogitsView{few_.data(), rows, own_.vocab};
   // Fill whole rows again: controls have overwritten the previous ones.
-  all_.resize(count * vocab);
-  for (size_t r = 0; r < count; ++r) {
-    SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens,
-                 absl::MakeSpan(all_).subspan(r * vocab, vocab));
+  all_.resize(others.size() * vocab);
+  const size_t hidden = states.size() / others.size();
+  for (size_t r = 0; r < others.size(); ++r) {
+    const absl::Span<float> logits = absl::MakeSpan(all_).subspan(r * vocab, vocab);
+    SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens, logits);
+    for (const TokenId token : others[r]) {
+      const absl::Span<const float> row = OUTRIDER_TRY(RowOf(token, hidden));
+      logits[static_cast<size_t>(token)] = Capped(Dot(&states[r * hidden], row.data(), hidden));
+    }
   }
   return LogitsView{all_.data(), rows, own_.vocab};
 }
@@ -124,11 +175,15 @@ absl::StatusOr<LogitsView> Eagle::LogitsOfLevel(int level, std::span<Drafting* c
   }
   const HiddenView states = OUTRIDER_TRY(Run(batch));
   outputs_.clear();
+  others_.clear();
   int row = 0;
   for (Drafting* drafting : draftings) {
     if (level == 0) {
-      drafting->sequence->set_proposer_computed(static_cast<int>(drafting->sequence->tokens().size()));
+      const absl::Span<const TokenId> text = drafting->sequence->tokens();
+      drafting->sequence->set_proposer_computed(static_cast<int>(text.size()));
+      drafting->others = parts_.head.OthersIn(text);
     }
+    others_.insert(others_.end(), static_cast<size_t>(drafting->rows), drafting->others);
     for (int r = 0; r < drafting->rows; ++r) {
       const float* const state = states.row(row++).data();
       drafting->states.insert(drafting->states.end(), state, state + parts_.hidden_size);
@@ -138,7 +193,7 @@ absl::StatusOr<LogitsView> Eagle::LogitsOfLevel(int level, std::span<Drafting* c
       RmsNorm(output, parts_.eagle3->head_norm, parts_.eagle3->epsilon, output);
     }
   }
-  return parts_.head.Project(outputs_, row);
+  return parts_.head.Project(outputs_, others_);
 }
 
 SequenceRows Eagle::MissingRows(const Drafting& drafting) const {

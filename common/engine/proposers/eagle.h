@@ -14,8 +14,12 @@
 // paper's, which does not change a rotary embedding's result.
 #pragma once
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -40,19 +44,41 @@ class DraftHead {
     std::vector<TokenId> tokens;                   // empty: all
     int vocab = 0;                                 // the target's
     std::optional<double> softcap = std::nullopt;  // DecoderConfig::final_softcap
+    // If the embeddings of this model are rows of the head: tokens that `tokens` lacks can be proposed where
+    // the text has them already (arXiv 2605.26444). Null: they cannot.
+    Model* embeddings = nullptr;
   };
 
-  // Uses the target's head; the target must outlive this.
+  // Uses the target's head; the target must outlive this, as must Own::embeddings.
   explicit DraftHead(Model& target) : target_(&target) {}
-  explicit DraftHead(Own own) : own_(std::move(own)) {}
+  explicit DraftHead(Own own);
 
-  // Logits of states [rows, hidden], valid until the next call. An error means that the device failed.
-  absl::StatusOr<LogitsView> Project(absl::Span<const float> states, int rows);
+  // The tokens of the text's last kText that can be proposed though the matrix lacks them.
+  std::vector<TokenId> OthersIn(absl::Span<const TokenId> text);
+
+  // Logits of states [rows, hidden], valid until the next call. `others`: for each row, such tokens. An error
+  // means that the device failed.
+  absl::StatusOr<LogitsView> Project(absl::Span<const float> states,
+                                     std::span<const absl::Span<const TokenId>> others);
 
  private:
+  static constexpr size_t kText = 1024;
+  static constexpr size_t kCached = 4096;  // rows
+
+  // The head's row of a token, valid until the next call.
+  absl::StatusOr<absl::Span<const float>> RowOf(TokenId token, size_t hidden);
+  float Capped(float logit) const;
+
   Model* target_ = nullptr;  // null: `own_`
   Own own_;
   std::vector<float> few_, all_;
+  // For each token, the last call of OthersIn that met it; kAlways: the matrix has it.
+  static constexpr uint32_t kAlways = std::numeric_limits<uint32_t>::max();
+  std::vector<uint32_t> met_;
+  uint32_t calls_ = 0;
+  // Rows that were read before, and the place of each token's among them.
+  std::vector<float> cached_;
+  std::unordered_map<TokenId, size_t> places_;
 };
 
 // The parts that only EAGLE-3 has. The norms are weights of RMS norms, [hidden].
@@ -114,11 +140,12 @@ class Eagle final : public Proposer {
   EagleParts parts_;
   std::vector<TokenId> tokens_;  // the next batch's; states_ has the state before each, [rows, hidden]
   std::vector<float> states_;
-  std::vector<float> embedded_;  // [rows, hidden]
-  std::vector<float> inputs_;    // inputs of fc: [rows, columns of fc]
-  std::vector<float> rows_;      // [rows, columns of the layer's embeddings]
-  std::vector<float> outputs_;   // inputs of the head
-  absl::Status fused_;           // of fusing the target's streams; after an error nothing can be proposed
+  std::vector<float> embedded_;                    // [rows, hidden]
+  std::vector<float> inputs_;                      // inputs of fc: [rows, columns of fc]
+  std::vector<float> rows_;                        // [rows, columns of the layer's embeddings]
+  std::vector<float> outputs_;                     // inputs of the head
+  std::vector<absl::Span<const TokenId>> others_;  // for each of these, DraftHead::OthersIn its text
+  absl::Status fused_;  // of fusing the target's streams; after an error nothing can be proposed
 };
 
 }  // namespace outrider

@@ -53,6 +53,7 @@ DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
     const FrequentHead rows(folder.target.weights, decoder, head.tokens);
     head.matrix = weights.Load(rows.Get(TensorsOf(decoder).head.parts[0].name, {count, folder.hidden()}));
     head.softcap = decoder.final_softcap;
+    if (decoder.tie_word_embeddings && !decoder.embedding_scale) head.embeddings = &folder.target.model;
   }
   return DraftHead(std::move(head));
 }

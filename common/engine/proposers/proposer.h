@@ -24,7 +24,9 @@ struct Drafting {
   absl::Span<const float> hidden;  // the row whose logits the verdict's token was drawn from (HiddenView)
   int rows = 1;                    // nodes of the last level; 1 at level 0: the verdict's token
   bool done = false;
-  std::vector<float> states = {};  // the proposer's own
+  // The proposer's own.
+  std::vector<float> states = {};
+  std::vector<TokenId> others = {};
 };
 
 // The rows of the last level's nodes: the last tokens of the sequence.

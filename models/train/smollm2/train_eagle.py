@@ -7,6 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -34,18 +35,41 @@ class Judge:
     def __init__(self, states: States, model: Eagle, embedding: Tensor) -> None:
         self.states, self.model, self.embedding = states, model, embedding
         self.head = embedding[model.tokens].contiguous()
+        self.in_head = torch.zeros(len(embedding), dtype=torch.bool)
+        self.in_head[model.tokens] = True
+
+    def others(self, batch: list[Lesson]) -> tuple[list[Tensor], Tensor]:
+        """The rows of the head for the tokens of each lesson that the drafter's head lacks, of the same number for all, and where each
+        token stands first [lessons, tokens]. It can be proposed from there on.
+        """
+        found = []
+        for lesson in batch:
+            ids, first = np.unique(lesson.tokens, return_index=True)
+            lacks = ~self.in_head[torch.tensor(ids)].numpy()
+            found.append((torch.tensor(ids[lacks]), torch.tensor(first[lacks])))
+        most = max(len(ids) for ids, _ in found)
+        rows = [self.embedding[nn.functional.pad(ids, (0, most - len(ids)))] for ids, _ in found]
+        never = 1 << 30
+        return rows, torch.stack([nn.functional.pad(first, (0, most - len(first)), value=never) for _, first in found])
+
+    def logits(self, vectors: Tensor, lessons: Tensor, others: list[Tensor]) -> Tensor:
+        """Of the head's tokens, then of the others, for vectors of these lessons, which are in order."""
+        parts = vectors.split(torch.bincount(lessons, minlength=len(others)).tolist())
+        more = torch.cat([nn.functional.linear(part, rows) for part, rows in zip(parts, others, strict=True)])
+        return torch.cat([nn.functional.linear(vectors, self.head), more], -1).float()
 
     def chains(self, batch: list[Lesson], offset: int, steps: int = STEPS) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each step of a chain: p of the proposed tokens, the largest p of all, and log q. Chains begin at every STRIDE-th
-        position from `offset`; their first step is computed for all positions.
+        """For each step of a chain: p of the tokens that can be proposed, the largest p of all, and log q. Chains begin at every
+        STRIDE-th position from `offset`; their first step is computed for all positions.
         """
         ids, judged = padded(batch)
+        others, first = self.others(batch)
         h, log_sums, largest = self.states.of_answers(batch)
         read = self.states.h if self.model.version == 1 else self.states.taps
         features = torch.zeros(*ids.shape, read.shape[1], dtype=DTYPE)
         for row, lesson in enumerate(batch):
             features[row, : len(lesson.tokens)] = read[lesson.at : lesson.at + len(lesson.tokens)]
-        p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
+        p = (self.logits(h, judged.nonzero()[:, 0], others) - log_sums[:, None]).exp()
         best = (largest - log_sums).exp()
         number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
         rows = ids.shape[1] - 1
@@ -57,9 +81,12 @@ class Judge:
             for step, output in enumerate(outputs):
                 at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # positions whose next token is proposed
                 wanted = judged[:, at]
-                q = nn.functional.linear(self.model.vectors(output[wanted]), self.head)
+                lesson, place = wanted.nonzero().T
+                q = self.logits(self.model.vectors(output[wanted]), lesson, others)
+                # The text that is known ends where the chain begins.
+                unknown = nn.functional.pad(first[lesson] > (at[place] - step)[:, None], (len(self.head), 0))
                 which = number[:, at][wanted]
-                found.append((p[which], best[which], q.float().log_softmax(-1)))
+                found.append((p[which].masked_fill(unknown, 0), best[which], q.masked_fill(unknown, -1e9).log_softmax(-1)))
         return found
 
     def evaluate(self, lessons: list[Lesson]) -> dict:

@@ -149,8 +149,9 @@ def curves(report: dict) -> Figure:
         costs.plot(row["alpha"], row["speed"], color=BLUE, marker="o", linestyle="")
         costs.plot(row["alpha"], row["operations"], color=BLUE, marker="^", linestyle="")
     costs.set(title="Relative to plain decoding, c = .1", xlabel="alpha", ylim=(0, 4))
-    for axes in (tokens, lengths, costs):
+    for axes in (tokens, lengths):
         axes.legend(fontsize=7)
+    costs.legend(fontsize=7, ncols=2, loc="lower right")
     title(figure, "What drafting gains: the formulas, and three drafts (points)", report)
     return figure
 

@@ -86,7 +86,7 @@ def measure_together(client: Client, args: argparse.Namespace, temperature: floa
     found = {mode: Mode() for mode in modes}
     others = 0
     questions = [question for questions in sets.values() for question in questions]
-    questions *= math.ceil(args.streams / len(questions))
+    questions *= math.ceil(4 * args.streams / len(questions))  # few streams end before the others
     for turn in range(args.turns + 1):  # in the first one the coordinator learns its choices
         answers, rates = {}, {}
         for mode in modes if turn % 2 == 0 else modes[::-1]:

@@ -13,6 +13,7 @@ BFLOAT16, FLOAT32 = 2, 4  # bytes
 LONGEST = 16  # --max-draft-tokens
 ACCEPTANCES = (0.6, 0.7, 0.8, 0.9)
 RANKS = (1, 2, 4, 8)
+SHARED_BYTES = 10e9  # smaller models are not split in the table
 DEVICES = (24, 80, 141)  # GB
 KV_SHARE = 0.85  # --kv-memory-fraction
 STREAMS, CONTEXT = 8, 4096  # on a device that both models share
@@ -124,7 +125,7 @@ def ranks() -> str:
     return table(["model", "ranks", "weights of a rank, GB", "KV bytes a token and rank",
                   *(f"1000 tokens, {device} GB" for device in DEVICES)],
                  [[model.name, str(of), f"{model.rank_bytes(of) / 1e9:.1f}", f"{model.kv_bytes // of:,}",
-                   *(fits(model, of, device) for device in DEVICES)] for model in MODELS for of in RANKS])
+                   *(fits(model, of, device) for device in DEVICES)] for model in MODELS for of in RANKS if of == 1 or model.bytes > SHARED_BYTES])
 
 
 def shared() -> str:

@@ -16,6 +16,6 @@ def smollm2() -> Path:
     return files[0]
 
 
-def shipped_draft() -> tuple[str, ...]:
+def shipped_draft(layers: str = "draft.gguf") -> tuple[str, ...]:
     """The flags of a draft service."""
-    return "--model", f"{SHIPPED / 'draft.gguf'}+{smollm2()}", "--frequent-tokens", "4096"
+    return "--model", f"{SHIPPED / layers}+{smollm2()}", "--frequent-tokens", "4096"

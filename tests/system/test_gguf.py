@@ -41,6 +41,14 @@ def served(model: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture
+def served_in_one_pass(model: Path) -> Iterator[Cluster]:
+    """Its draft drafts four tokens in one pass."""
+    with cluster(target=("--model", str(model), *ALIKE), draft=(*shipped_draft("parallel-draft.gguf"), "--parallel-draft", "4"),
+                 coordinator=("--tokenizer", str(model), *PATIENT)) as c:
+        yield c
+
+
+@pytest.fixture
 def hub(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Hugging Face's cache as `hf download` leaves it. Returns the folder of the repository."""
     repository = tmp_path / "models--org--smollm2"
@@ -65,19 +73,28 @@ def ask(c: Cluster, golden: dict[str, Any], **options: Any) -> Answer:
     return answer.check()
 
 
-@pytest.mark.parametrize("way", [{"k": 0}, {"drafter": "ngram"}, {"drafter": "copy"}, {"drafter": "auto"},
-                                 *({"drafter": drafter} | how for drafter in ("model", "eagle") for how in ({"k": 4}, {"tree": "2x2x1"}))],
-                         ids=str)
-def test_sixteen_greedy_answers_are_those_of_transformers(way: dict[str, Any], served: Cluster, goldens: list[dict[str, Any]]) -> None:
+def assert_answers(c: Cluster, goldens: list[dict[str, Any]], way: dict[str, Any]) -> None:
     assert len(goldens) == 16
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda golden: ask(served, golden, **way), goldens))
+        answers = list(pool.map(lambda golden: ask(c, golden, **way), goldens))
     for golden, answer in zip(goldens, answers, strict=True):
         assert answer.finish.usage.prompt_tokens == len(golden["prompt_ids"]), golden
         assert (answer.tokens, answer.text) == (golden["tokens"], golden["answer"]), golden
         assert answer.reason == (LENGTH if len(answer.tokens) == 32 else STOP)
     accepted = sum(answer.speculation.accepted for answer in answers)
     assert accepted > 0 or way.get("k", way.get("tree")) in (0, None), "none of what was drafted stood"
+
+
+@pytest.mark.parametrize("way", [{"k": 0}, {"drafter": "ngram"}, {"drafter": "copy"}, {"drafter": "auto"},
+                                 *({"drafter": drafter} | how for drafter in ("model", "eagle") for how in ({"k": 4}, {"tree": "2x2x1"}))],
+                         ids=str)
+def test_sixteen_greedy_answers_are_those_of_transformers(way: dict[str, Any], served: Cluster, goldens: list[dict[str, Any]]) -> None:
+    assert_answers(served, goldens, way)
+
+
+def test_sixteen_greedy_answers_are_those_of_transformers_with_a_draft_in_one_pass(served_in_one_pass: Cluster,
+                                                                                   goldens: list[dict[str, Any]]) -> None:
+    assert_answers(served_in_one_pass, goldens, {"drafter": "model", "k": 4})
 
 
 def test_what_is_shipped_is_small() -> None:

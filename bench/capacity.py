@@ -17,19 +17,17 @@ import statistics
 import threading
 import time
 
-from compare_systems import machine
+from compare_systems import chat_questions, machine
 from outrider import Client, Completion
-from overlap import MODELS, ROOT, start
+from overlap import MODELS, ROOT, start_pair
 
 TARGET_CORE, OTHER_CORE = "0", "1"
 PLAIN, SAME, OWN = "plain", "draft on the same core", "draft on a core of its own"
 
 
 def serve(stack: contextlib.ExitStack, args: argparse.Namespace, arrangement: str) -> Client:
-    target = start(stack, TARGET_CORE, "outrider-target", "--model", args.target)
-    draft = start(stack, TARGET_CORE if arrangement == SAME else OTHER_CORE, "outrider-draft", "--model", args.draft, *args.draft_flags)
-    address = start(stack, OTHER_CORE, "outrider-coordinator", "--tokenizer", args.target, "--target", target, "--draft", draft,
-                    "--http-listen", "")
+    draft_core = TARGET_CORE if arrangement == SAME else OTHER_CORE
+    address = start_pair(stack, args.target, args.draft, *args.draft_flags, cores=(draft_core, TARGET_CORE, OTHER_CORE))
     return stack.enter_context(Client(address, timeout=600))
 
 
@@ -54,9 +52,9 @@ def load(client: Client, args: argparse.Namespace, k: int, clients: int) -> dict
         each.start()
     for each in threads:
         each.join()
-    # Texts that all clients were there for, but for the last of each.
-    times = [1e3 * answer.usage.decode_seconds / (len(answer.tokens) - 1) for _, ended, answer in found if ended <= until] or \
-            [1e3 * answer.usage.decode_seconds / (len(answer.tokens) - 1) for _, _, answer in found]
+    # Those during which all clients were there; else all.
+    counted = [answer for _, ended, answer in found if ended <= until] or [answer for _, _, answer in found]
+    times = [1e3 * answer.usage.decode_seconds / (len(answer.tokens) - 1) for answer in counted]
     tokens = sum(len(answer.tokens) for _, _, answer in found)
     seconds = max(ended for _, ended, _ in found) - min(begun for begun, _, _ in found)
     return {"clients": clients, "tokens_per_second": tokens / seconds,
@@ -84,8 +82,7 @@ def main() -> None:
     parser.add_argument("--json", help="file for the results")
     args = parser.parse_args()
     if args.questions:
-        sets = json.loads((ROOT / "bench/questions.json").read_text())
-        args.prompts = [question for name, asked in sets.items() if name != "edits" for question in asked[:2]]
+        args.prompts = [question for asked in chat_questions(2).values() for question in asked]
     else:
         args.prompts = [prompt for some in json.loads((ROOT / "bench/prompts.json").read_text()).values() for prompt in some["prompts"][:3]]
     results = {}

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from compare_systems import (OUT, PLAIN, PROGRAMS, ROOT, TEMPERATURES, LlamaCpp, LlamaTools, Outrider, Sample, Transformers,
-                             Unavailable, run)
+                             Unavailable, chat_questions, run)
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 def questions(each: int) -> list[str]:
-    sets = json.loads((ROOT / "bench/questions.json").read_text())
-    return [question for name, asked in sets.items() if name != "edits" for question in asked[:each]]
+    return [question for asked in chat_questions(each).values() for question in asked]
 
 
 def in_template(question: str) -> str:

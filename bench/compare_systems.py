@@ -26,6 +26,12 @@ PLAIN = "plain"
 Sample = tuple[str, float, float]
 
 
+def chat_questions(each: int | None = None, file: Path = ROOT / "bench/questions.json", sets: list[str] | None = None) -> dict[str, list]:
+    """Questions to a chat model by set: the first `each`, or all, of these sets or of all but the edits, whose answers are long."""
+    return {name: questions[:each] for name, questions in json.loads(file.read_text()).items()
+            if (name in sets if sets else name != "edits")}
+
+
 class System(Protocol):
     """A system that takes turns. It is made before its first turn, and may fail there and in any turn."""
 

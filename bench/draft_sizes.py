@@ -16,9 +16,9 @@ import subprocess
 from pathlib import Path
 
 import theorems
-from compare_systems import machine
+from compare_systems import chat_questions, machine
 from outrider import Client
-from overlap import PROGRAMS, ROOT, start
+from overlap import PROGRAMS, start_pair
 from questions import PLAIN, Mode, measure
 
 LENGTHS = (1, 2, 3)
@@ -60,8 +60,7 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=4, help="questions per set")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
-    sets = {name: questions[: args.each] for name, questions in json.loads((ROOT / "bench/questions.json").read_text()).items()
-            if name != "edits"}
+    sets = chat_questions(args.each)
     asked = argparse.Namespace(modes=[f"model:{k}" for k in LENGTHS], streams=1, turns=1, max_tokens=128)
     target_size = Size(args.target)
     results = []
@@ -71,10 +70,7 @@ def main() -> None:
         size = Size(model)
         size.use_frequent_tokens(args.frequent, draft)
         with contextlib.ExitStack() as stack:
-            target = start(stack, "0,1", "outrider-target", "--model", args.target)
-            drafting = start(stack, "0,1", "outrider-draft", "--model", model, "--frequent-tokens", str(args.frequent))
-            address = start(stack, "0,1", "outrider-coordinator", "--tokenizer", args.target, "--target", target, "--draft", drafting,
-                            "--http-listen", "")
+            address = start_pair(stack, args.target, model, "--frequent-tokens", str(args.frequent))
             client = stack.enter_context(Client(address, timeout=600))
             for temperature in (0, 1):
                 found, _ = measure(client, asked, temperature, sets)

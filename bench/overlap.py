@@ -45,6 +45,15 @@ def start(stack: contextlib.ExitStack, cores: str, program: str, *flags: str) ->
     return str(event["listen"])
 
 
+def start_pair(stack: contextlib.ExitStack, target: str, draft: str, *draft_flags: str,
+               cores: tuple[str, str, str] = ("0,1", "0,1", "0,1")) -> str:
+    """Starts draft, target and coordinator on these cores, and returns the coordinator's address."""
+    drafting = start(stack, cores[0], "outrider-draft", "--model", draft, *draft_flags)
+    serving = start(stack, cores[1], "outrider-target", "--model", target)
+    return start(stack, cores[2], "outrider-coordinator", "--tokenizer", target, "--target", serving, "--draft", drafting,
+                 "--http-listen", "")
+
+
 @dataclass
 class Sums:
     """Sums over all turns of one way of decoding."""

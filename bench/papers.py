@@ -18,7 +18,7 @@ from typing import Unpack
 
 import numpy as np
 from outrider import Client, Completion, Options
-from overlap import MODELS, PROGRAMS, ROOT, start
+from overlap import MODELS, PROGRAMS, ROOT, start_pair
 from tokenizers import Tokenizer
 
 TARGET, DRAFT = MODELS / "tiny-target", MODELS / "tiny-draft"
@@ -31,11 +31,7 @@ Text = tuple[list[int], list[int]]  # tokens of a prompt and of its answer
 
 def serve(stack: contextlib.ExitStack, *draft_flags: str) -> Client:
     """Starts the pair and connects to it."""
-    target = start(stack, "0,1", "outrider-target", "--model", str(TARGET))
-    draft = start(stack, "0,1", "outrider-draft", "--model", str(DRAFT), *draft_flags)
-    address = start(stack, "0,1", "outrider-coordinator", "--tokenizer", str(TARGET), "--target", target, "--draft", draft,
-                    "--http-listen", "")
-    return stack.enter_context(Client(address))
+    return stack.enter_context(Client(start_pair(stack, str(TARGET), str(DRAFT), *draft_flags)))
 
 
 def continued(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int, **speculation: Unpack[Options]) -> Completion:

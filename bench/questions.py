@@ -18,7 +18,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from compare_systems import machine
+from compare_systems import chat_questions, machine
 from outrider import Client, Completion
 
 PLAIN = "none"
@@ -140,8 +140,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1, help="questions at a time")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
-    sets = {name: questions[: args.each] for name, questions in json.loads(args.questions.read_text()).items()
-            if (name in args.sets if args.sets else name != "edits")}
+    sets = chat_questions(args.each, args.questions, args.sets)
 
     report = {"machine": machine(), "results": []}
     others = 0

@@ -28,8 +28,9 @@ class RunningMean {
     sum_ += part * other.sum_;
   }
   // Ages as if that many observations had been missed.
-  void Age(double observations) {
-    const double factor = std::pow(decay_, observations);
+  void Age(double observations) { Scale(std::pow(decay_, observations)); }
+  // Multiplies the weight of what was observed.
+  void Scale(double factor) {
     weight_ *= factor;
     sum_ *= factor;
   }
@@ -72,7 +73,9 @@ class LinearTime {
     size_seconds_.Add(other.size_seconds_, part);
   }
   void Age(double observations) {
-    for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Age(observations);
+    if (weight() == 0) return;
+    const double factor = std::pow(RunningMean::kDecay, observations);
+    for (RunningMean* mean : {&size_, &seconds_, &size_size_, &size_seconds_}) mean->Scale(factor);
   }
   double weight() const { return size_.weight(); }  // of what was observed; 0 if nothing was
   double size() const { return size_.mean(0); }     // the mean

@@ -331,6 +331,12 @@ TEST_F(EagleVocabulary, StaysWhatItIsUnderEveryControl) {
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, loud), SomeTokens()));
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, flat), SomeTokens()));
   EXPECT_TRUE(AreOf(ProposalsOf(some, ProposerKind::kEagle, allowed), both));
+  some.tensors.erase("lm_head.weight");
+  for (const SamplingParams& params : {loud, flat}) {
+    std::vector<std::vector<TokenId>> texts;
+    const std::vector<Proposal> proposals = ProposalsOf(some, ProposerKind::kEagle, params, &texts);
+    EXPECT_TRUE(AreOf(proposals, SomeTokens(), texts)) << "with tokens of the text";
+  }
   // Where none is left, the proposed tokens are allowed all the same.
   SamplingParams others;
   others.allowed_ids = {0, 2, 3};

@@ -73,6 +73,9 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, const char* grou
           add("--frequent-tokens", options.frequent_tokens,
               "that the draft proposes, so that its head is smaller; 0: all")
               ->check(CLI::Range(0, 1 << 24)),
+          add("--parallel-draft", options.parallel_draft,
+              "tokens that the draft drafts in one forward pass; its model must be trained to")
+              ->check(CLI::Range(1, 64)),
           add("--threads", options.threads, "threads of draft and target each; 0: one per CPU")
               ->check(CLI::Range(0, 1024))};
 }
@@ -385,6 +388,8 @@ absl::Status SettleDraftModel(LocalServicesOptions& options) {
   if (options.draft_model != kNoDraftModel) return absl::OkStatus();
   const char* unused = !options.draft_dtype.empty()    ? "--draft-dtype"
                        : !options.draft_device.empty() ? "--draft-device"
+                       : options.frequent_tokens > 0   ? "--frequent-tokens"
+                       : options.parallel_draft > 1    ? "--parallel-draft"
                                                        : nullptr;
   if (unused == nullptr) return absl::OkStatus();
   return Invalid(unused, " is for a draft model, and there is none: name one with --draft-model");

@@ -85,6 +85,7 @@ std::array<std::vector<std::string>, kServices> FlagsOf(const LocalServicesOptio
   flags[kDraft] = {"--model",    draft_model, "--engine",  options.engine, "--device",
                    draft_device, "--dtype",   draft_dtype, threads,        kTopN};
   flags[kDraft].push_back(absl::StrCat("--frequent-tokens=", options.frequent_tokens));
+  flags[kDraft].push_back(absl::StrCat("--parallel-draft=", options.parallel_draft));
   flags[kCoordinator] = {"--tokenizer", target_model};
   for (const std::string& name : options.served_model_names) {
     flags[kCoordinator].insert(flags[kCoordinator].end(), {"--served-model-name", name});

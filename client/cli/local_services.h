@@ -37,6 +37,7 @@ struct LocalServicesOptions {
   std::string device = "cpu";     // or cuda:N
   std::string draft_device;       // empty: device
   int frequent_tokens = 0;        // tokens that the draft may propose; 0: all
+  int parallel_draft = 1;         // tokens that the draft drafts in one forward pass
   // For draft and target each. They take turns within a stream, so each may have every CPU. 0: one per CPU.
   int threads = 0;
   double draft_budget_seconds = 0;  // per proposal; 0: the coordinator's default

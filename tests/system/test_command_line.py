@@ -329,8 +329,9 @@ def test_a_drafter_that_is_named_comes_before_that() -> None:
 
 @pytest.mark.parametrize("flags, error", [
     (["--drafter", "model"], "error: --drafter model needs a draft model: name one with --draft-model\n"),
-    (["--draft-dtype", "int8"],
-     "error: --draft-dtype is for a draft model, and there is none: name one with --draft-model\n"),
+    *(([flag, value], f"error: {flag} is for a draft model, and there is none: name one with --draft-model\n")
+      for flag, value in (("--draft-dtype", "int8"), ("--draft-device", "cuda:0"), ("--frequent-tokens", "600"),
+                          ("--parallel-draft", "4"))),
     (["--target-model", "/nowhere"], f"error: no model at /nowhere {NO_NAME}\n"),
     (["--draft-model", "/nowhere"], f"error: no model at /nowhere {NO_NAME}\n"),
 ])

@@ -124,6 +124,16 @@ def test_one_command_generates_from_a_file(model: Path, goldens: list[dict[str, 
     assert json.loads(done.stdout)["text"] == goldens[0]["answer"]
 
 
+def test_one_command_drafts_four_tokens_in_one_pass(model: Path, goldens: list[dict[str, Any]]) -> None:
+    _, draft, *frequent = shipped_draft("parallel-draft.gguf")
+    done = subprocess.run([BIN / "outrider", "generate", "--model", model, "--draft-model", draft, *frequent, "--parallel-draft", "4",
+                           "--drafter", "model", "--temperature", "0", "--max-tokens", "32", *ALIKE, "--json", goldens[0]["text"]],
+                          capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (0, "")
+    answer = json.loads(done.stdout)
+    assert answer["text"] == goldens[0]["answer"] and answer["speculation"]["accepted"] > 0
+
+
 @pytest.mark.parametrize("by_hub_name", [False, True])
 def test_one_command_serves_conversations(by_hub_name: bool, model: Path, hub: Path, goldens: list[dict[str, Any]]) -> None:
     name = HUB_NAME if by_hub_name else str(model)

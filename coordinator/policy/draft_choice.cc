@@ -44,7 +44,7 @@ double DraftChoice::Seconds(const Learned& learned, double alpha, int k) const {
   if (!learned.ahead || running_ > 1) return verify + proposal;
   const double whole = std::pow(alpha, k);
   const double whole_hit = whole * learned.acceptance.WholeHit(alpha);
-  const double corrected_hit = (1 - whole) * learned.acceptance.CorrectedHit();
+  const double corrected_hit = (1 - whole) * learned.acceptance.CorrectedHit(alpha, k, max_branches_);
   const auto late = [&](double more) { return std::max(proposal + more - verify, 0.0); };
   // If the whole proposal is accepted, the draft must first be fed its last token.
   return verify + whole_hit * late(learned.draft.token()) + corrected_hit * late(0) +
@@ -260,7 +260,8 @@ void DraftChoice::OnRound(const RoundReport& round) {
   learned.draft.ObserveChain(round);
   learned.acceptance.Observe(proposal, round.verdict->path.size());
   if (round.ahead.runs) {
-    learned.acceptance.ObserveAhead(proposal, *round.verdict, round.ahead.branches > 0, round.ahead.hit);
+    const int branches = round.ahead.branches > 0 ? max_branches_ : 0;
+    learned.acceptance.ObserveAhead(proposal, *round.verdict, branches, round.ahead.hit);
   }
 }
 

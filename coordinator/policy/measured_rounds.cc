@@ -1,6 +1,7 @@
 #include "coordinator/policy/measured_rounds.h"
 
 #include <functional>
+#include <numeric>
 
 namespace outrider {
 namespace {
@@ -54,12 +55,13 @@ void Acceptance::Observe(std::span<const ProposalNode> chain, size_t accepted) {
   all_.Observe(static_cast<double>(accepted) / judged, judged);
 }
 
-void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for,
+void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, int branches,
                               bool hit) {
   const size_t accepted = verdict.path.size();
   const bool whole = accepted == chain.size();
-  if (drafted_for) (whole ? whole_hits_ : corrected_hits_).Observe(hit ? 1 : 0);
+  if (branches > 0) (whole ? whole_hits_ : corrected_hits_).Observe(hit ? 1 : 0);
   if (whole) return;
+  if (branches > 0) foreseeable_.Observe(Foreseeable(alpha(), static_cast<int>(chain.size()), branches));
   const std::vector<TokenId>& others = chain[accepted].alternatives;
   for (size_t r = 0; r < std::min<size_t>(others.size(), kRanks); ++r) {
     corrected_[r].Observe(others[r] == verdict.token ? 1 : 0);
@@ -81,13 +83,33 @@ double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
   return expected > 0 ? rejected / expected : 1;
 }
 
+double Acceptance::Foreseeable(double alpha, int k, int branches) const {
+  std::vector<double> chances;
+  double reached = 1;
+  for (int accepted = 0; accepted < k; ++accepted) {
+    for (int rank = 0; rank < kRanks; ++rank) chances.push_back(reached * (1 - alpha) * Corrected(rank));
+    reached *= alpha;
+  }
+  if (reached >= 1) return 0;
+  const auto others =
+      std::min<size_t>(branches - 1, chances.size());  // one branch follows the whole proposal
+  std::ranges::partial_sort(chances, chances.begin() + others, std::greater<>());
+  return std::reduce(chances.begin(), chances.begin() + others) / (1 - reached);
+}
+
+double Acceptance::CorrectedHit(double alpha, int k, int branches) const {
+  const double hit = corrected_hits_.MeanWithPrior(kUnknownCorrected, kPriorOfAnOutcome);
+  const double foreseeable = foreseeable_.MeanWithPrior(kUnknownCorrected, kPriorOfAnOutcome);
+  return std::min(hit / foreseeable * Foreseeable(alpha, k, branches), 1.0);
+}
+
 std::vector<NamedOutcome> Acceptance::Outcomes(std::span<const ProposalNode> chain) const {
   std::vector<double> accepted, corrected;
   for (const ProposalNode& node : chain) {
     accepted.push_back(AlphaOfBin(AcceptanceByConfidence::BinOf(node.confidence)));
   }
   for (size_t r = 0; r < kRanks; ++r) {
-    corrected.push_back(corrected_[r].MeanWithPrior(kCorrectedAtFirst[r], kPriorOfAnOutcome));
+    corrected.push_back(Corrected(static_cast<int>(r)));
   }
   return LikelyOutcomes(chain, {accepted, corrected, WholeHit(alpha())});
 }

@@ -45,8 +45,9 @@ class Acceptance {
  public:
   // Observes a round with a chain, in lockstep or ahead.
   void Observe(std::span<const ProposalNode> chain, size_t accepted);
-  // Observes a round that ran ahead. `drafted_for`: some outcome was drafted for. `hit`: this one was.
-  void ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, bool drafted_for, bool hit);
+  // Observes a round that ran ahead. `branches`: most outcomes that are drafted for; 0 if none was. `hit`:
+  // this one was.
+  void ObserveAhead(std::span<const ProposalNode> chain, const Verdict& verdict, int branches, bool hit);
   // Ages as if that many rounds with a draft had been missed.
   void Age(double rounds) { all_.Age(rounds); }
 
@@ -59,9 +60,10 @@ class Acceptance {
   double ExcessOfRejections(const AcceptanceByConfidence& own) const;
   bool knows_confidence() const { return knows_confidence_; }
 
-  // The chance that the outcome was drafted for: after a whole proposal, and after a correction.
+  // The chance that the outcome was drafted for: after a whole proposal, and after a correction in a proposal
+  // of k tokens, if at most `branches` outcomes are drafted for.
   double WholeHit(double alpha) const { return whole_hits_.MeanWithPrior(alpha, kPriorOfAnOutcome); }
-  double CorrectedHit() const { return corrected_hits_.MeanWithPrior(kUnknownCorrected, kPriorOfAnOutcome); }
+  double CorrectedHit(double alpha, int k, int branches) const;
   std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
 
  private:
@@ -74,10 +76,20 @@ class Acceptance {
   static constexpr double kUnknownCorrected = 0.35;
   static constexpr double kPriorOfAnOutcome = 4;
 
+  double Corrected(int rank) const {
+    return corrected_[rank].MeanWithPrior(kCorrectedAtFirst[rank], kPriorOfAnOutcome);
+  }
+  // The share of a proposal's corrections that are among its `branches` likeliest outcomes, if each of its k
+  // tokens is accepted with chance alpha.
+  double Foreseeable(double alpha, int k, int branches) const;
+
   RunningMean all_;
   AcceptanceByConfidence by_confidence_{kConfidenceDecay};
   bool knows_confidence_ = false;
-  RunningMean whole_hits_, corrected_hits_;
+  RunningMean whole_hits_;
+  // Of corrections: the share that was drafted for, and the share that was foreseeable. Their ratio says what
+  // to expect at another k.
+  RunningMean corrected_hits_, foreseeable_;
   std::array<RunningMean, kRanks> corrected_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cmath>
 #include <random>
 
 namespace outrider {
@@ -105,14 +106,29 @@ TEST(Acceptance, LearnsHowOftenOutcomesWereForeseen) {
   whole.path = {0, 1};
   corrected.token = 30;
   for (int i = 0; i < 1000; ++i) {
-    acceptance.ObserveAhead(Chain(2), whole, /*drafted_for=*/true, /*hit=*/i % 4 != 0);
-    acceptance.ObserveAhead(Chain(2), corrected, /*drafted_for=*/true, /*hit=*/i % 4 == 0);
+    acceptance.ObserveAhead(Chain(2), whole, /*branches=*/8, /*hit=*/i % 4 != 0);
+    acceptance.ObserveAhead(Chain(2), corrected, /*branches=*/8, /*hit=*/i % 4 == 0);
   }
+  const double alpha = acceptance.alpha();
   EXPECT_NEAR(acceptance.WholeHit(0.1), 0.75, 0.02);
-  EXPECT_NEAR(acceptance.CorrectedHit(), 0.25, 0.02);
+  EXPECT_NEAR(acceptance.CorrectedHit(alpha, 2, 8), 0.25, 0.02);
   const std::vector<NamedOutcome> outcomes = acceptance.Outcomes(Chain(1));
   ASSERT_THAT(outcomes, SizeIs(3));
   EXPECT_EQ(outcomes[1].rank, 1) << "the second choice was always the correction";
+}
+
+TEST(Acceptance, FewerCorrectionsOfALongerProposalAreForeseen) {
+  Acceptance acceptance;
+  for (int i = 0; i < 3000; ++i) {
+    Verdict corrected;
+    corrected.token = i % 2 == 0 ? 20 : 30;
+    acceptance.ObserveAhead(Chain(1), corrected, /*branches=*/2, /*hit=*/i % 4 == 0);
+  }
+  // One branch is for one of two corrections of each token. It is right half as often as it should be.
+  const double alpha = 0.6;
+  EXPECT_NEAR(acceptance.CorrectedHit(alpha, 1, 2), 0.25, 0.02);
+  EXPECT_NEAR(acceptance.CorrectedHit(alpha, 4, 2), 0.25 * (1 - alpha) / (1 - std::pow(alpha, 4)), 0.02);
+  EXPECT_NEAR(acceptance.CorrectedHit(alpha, 4, 9), 0.5, 0.02) << "all eight corrections";
 }
 
 }  // namespace

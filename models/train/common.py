@@ -26,13 +26,15 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The dimensions in which the two models differ."""
+    """What differs between models."""
     hidden: int
     layers: int
     heads: int
     kv_heads: int
     ffn: int
     head_dim: int = 64
+    vocab: int = VOCAB
+    rope_theta: float = 1e4
 
 
 TARGET = Shape(hidden=384, layers=6, heads=6, kv_heads=2, ffn=1024)
@@ -151,7 +153,7 @@ class Layer(nn.Module):
 class Backbone(nn.Module):
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(VOCAB, shape.hidden)
+        self.embed_tokens = nn.Embedding(shape.vocab, shape.hidden)
         self.layers = nn.ModuleList(Layer(shape) for _ in range(shape.layers))
         self.norm = Norm(shape.hidden)
 
@@ -168,7 +170,7 @@ class Llama(nn.Module):
             if parameter.ndim == 2:
                 residual = name.endswith(("o_proj.weight", "down_proj.weight"))
                 nn.init.normal_(parameter, std=0.02 / (2 * shape.layers) ** 0.5 if residual else 0.02)
-        angles = torch.outer(torch.arange(MAX_POSITION), 1e4 ** (-torch.arange(0, 64, 2) / 64))
+        angles = torch.outer(torch.arange(MAX_POSITION), shape.rope_theta ** (-torch.arange(0, 64, 2) / 64))
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
         mask = torch.full((MAX_POSITION, MAX_POSITION), float("-inf")).triu(1)

@@ -31,10 +31,10 @@ class Residual(nn.Module):
 
 class Medusa(nn.ModuleList):
     """Tensors "{head}.0.linear.{weight,bias}". Returns vectors of the tokens after the next, [heads, ..., hidden]."""
-    CONFIG = {"medusa_num_heads": HEADS, "medusa_num_layers": 1}
 
-    def __init__(self) -> None:
-        super().__init__(nn.ModuleList([Residual(TARGET.hidden)]) for _ in range(HEADS))
+    def __init__(self, hidden: int = TARGET.hidden, heads: int = HEADS) -> None:
+        super().__init__(nn.ModuleList([Residual(hidden)]) for _ in range(heads))
+        self.config = {"medusa_num_heads": heads, "medusa_num_layers": 1}
 
     def forward(self, hidden: Tensor) -> Tensor:
         return torch.stack([head[0](hidden) for head in self])
@@ -43,11 +43,11 @@ class Medusa(nn.ModuleList):
 class Blockwise(nn.ModuleList):
     """Tensors "{head}.{0,2}.{weight,bias}"."""
     INNER = 384
-    CONFIG = {"num_heads": HEADS, "intermediate_size": INNER}
 
     def __init__(self) -> None:
         super().__init__(nn.Sequential(nn.Linear(TARGET.hidden, self.INNER), nn.ReLU(),
                                        nn.Linear(self.INNER, TARGET.hidden)) for _ in range(HEADS))
+        self.config = {"num_heads": HEADS, "intermediate_size": self.INNER}
         for head in self:
             nn.init.zeros_(head[2].weight)
 
@@ -57,12 +57,12 @@ class Blockwise(nn.ModuleList):
 
 class Lookahead(nn.Module):
     """Tensor "lookahead.weight", [rows, hidden]: the target's inputs in place of the embeddings of later tokens."""
-    CONFIG = {"lookahead_tokens": HEADS}
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: int = TARGET.hidden, rows: int = HEADS) -> None:
         super().__init__()
+        self.config = {"lookahead_tokens": rows}
         # Not a matrix that maps vectors; the optimiser recognises this by the name.
-        self.embed_lookahead = nn.Parameter(0.02 * torch.randn(HEADS, TARGET.hidden))
+        self.embed_lookahead = nn.Parameter(0.02 * torch.randn(rows, hidden))
 
     def tensors(self) -> dict[str, Tensor]:
         return {"lookahead.weight": self.embed_lookahead}
@@ -89,7 +89,7 @@ class Lookahead(nn.Module):
             hidden, caches = trace(target, tokens)
         for layer, (keys, values) in zip(target.model.layers, caches):
             attention, y = layer.self_attn, layer.input_layernorm(x)
-            own = attention.v_proj(y).view(batch, -1, TARGET.kv_heads, TARGET.head_dim).transpose(1, 2)
+            own = attention.v_proj(y).view(batch, -1, target.shape.kv_heads, target.shape.head_dim).transpose(1, 2)
             out = attend(rotate(attention.q_proj(y), cos, sin),
                          torch.cat([keys, rotate(attention.k_proj(y), cos, sin)], 2),
                          torch.cat([values, own], 2), mask)
@@ -120,7 +120,7 @@ def residual_stream(target: Llama, tokens: Tensor,
     for index, layer in enumerate(target.model.layers):
         attention, y = layer.self_attn, layer.input_layernorm(streams[-1])
         k = rotate(attention.k_proj(y), cos, sin)
-        v = attention.v_proj(y).view(len(tokens), time, TARGET.kv_heads, TARGET.head_dim).transpose(1, 2)
+        v = attention.v_proj(y).view(len(tokens), time, target.shape.kv_heads, target.shape.head_dim).transpose(1, 2)
         x = streams[-1] + attention.o_proj(attend(rotate(attention.q_proj(y), cos, sin), k, v, mask))
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         streams.append(x if keep is None else torch.lerp(streams[-1], x, keep[index, :, None, None]))

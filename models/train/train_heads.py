@@ -104,8 +104,7 @@ def main() -> None:
           (args.proposer, args.version, args.target, args.work, LENGTHS, args.greedy_times, plan.micro_tokens,
            args.kl_until, regression),
           args.work / f"{name}.log", args.work / f"{name}.pt")
-    config = model.config if isinstance(model, Eagle) else model.CONFIG
-    save(args.proposer, model, config, args.target, out)
+    save(args.proposer, model, model.config, args.target, out)
 
 
 if __name__ == "__main__":

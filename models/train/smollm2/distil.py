@@ -1,5 +1,6 @@
-"""The training loop of both drafters. It can be stopped at any time and continues from its last checkpoint."""
+"""The training loop of all drafters. It can be stopped at any time and continues from its last checkpoint."""
 
+import abc
 import argparse
 import json
 import math
@@ -12,11 +13,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lessons import Lesson, batches
+from lessons import Lesson, States, batches, fast_products, padded, same_best
 from optim import AdamW, Muon
 from torch import Tensor, nn
 
-NORM_RATE = 0.2  # AdamW's rate for norms, as a share of Muon's rate for matrices
+STRIDE = 4  # distance between the positions at which proposals begin
+ADAM_RATE = 0.2  # AdamW's rate, as a share of Muon's rate for matrices
 
 
 def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> None:
@@ -38,17 +40,71 @@ def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:
     return (p * log_q if by_kl else torch.minimum(p, log_q.exp())).sum(-1)
 
 
-def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable[[list[Lesson], int], Tensor],
-           evaluate: Callable[[list[Lesson]], dict], args: argparse.Namespace) -> None:
-    """Minimises loss_of(batch, step). `evaluate` returns a "score" of the held-out lessons, where larger is better, and more values.
+class Judge(abc.ABC):
+    """Compares a drafter's distributions with the target's, on the tokens of answers."""
 
-    Writes the trained parameters: NAME-last.pt, to continue from, and NAME-best.pt, those with the best score.
+    DEPTH_WEIGHT = 1.0  # for each further token of a proposal, which counts only if those before it were accepted
+
+    @abc.abstractmethod
+    def distributions(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """For each token of a proposal: p of the tokens that can be proposed, the largest p of all tokens, and log q. Proposals
+        begin at every STRIDE-th position from `offset`.
+        """
+
+    def loss_of(self, batch: list[Lesson], by_kl: bool) -> Tensor:
+        found = self.distributions(batch, int(torch.randint(STRIDE, ())))
+        weights = [self.DEPTH_WEIGHT**depth for depth in range(len(found))]
+        return -sum(weight * closeness(p, log_q, by_kl).sum() / max(len(p), 1)
+                    for weight, (p, _, log_q) in zip(weights, found, strict=True)) / sum(weights)
+
+    def evaluate(self, lessons: list[Lesson]) -> dict:
+        """For each token of a proposal, given the true tokens before it: alpha at temperature 1 (the mean is the score), and how
+        often both have the same best token."""
+        parts = []
+        for batch in batches(lessons, 4096, 0):
+            parts.append([[float(torch.minimum(p, log_q.exp()).sum()), float(same_best(p, log_q, best).sum()), len(best)]
+                          for p, best, log_q in self.distributions(batch, 0)])
+        sums = torch.tensor(parts).sum(0)
+        alpha, greedy = (sums[:, :2] / sums[:, 2:]).T.tolist()
+        return {"score": sum(alpha) / len(alpha), "alpha": alpha, "greedy": greedy}
+
+
+class HeadJudge(Judge):
+    """Judges a drafter whose logits are the products of one head and of vectors.
+
+    vectors_of(batch, ids, offset) returns for each token of a proposal the positions before it [n] and the vectors
+    [lessons, n, hidden].
     """
+
+    def __init__(self, states: States, head: Tensor,
+                 vectors_of: Callable[[list[Lesson], Tensor, int], list[tuple[Tensor, Tensor]]]) -> None:
+        self.states, self.head, self.vectors_of = states, head, vectors_of
+
+    def distributions(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        ids, judged = padded(batch)
+        h, log_sums, largest = self.states.of_answers(batch)
+        best = (largest - log_sums).exp()
+        number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
+        with torch.no_grad():
+            p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
+        found = []
+        with fast_products():
+            for at, vectors in self.vectors_of(batch, ids, offset):
+                wanted = judged[:, at]
+                log_q = nn.functional.linear(vectors[wanted], self.head).float().log_softmax(-1)
+                which = number[:, at][wanted]
+                found.append((p[which], best[which], log_q))
+        return found
+
+
+def distil(name: str, model: nn.Module, lessons: list[Lesson], judge: Judge, args: argparse.Namespace) -> None:
+    """Writes the trained parameters: NAME-last.pt, to continue from, and NAME-best.pt, those with the best score on held-out lessons."""
     taught, held_out = ([each for each in lessons if each.held_out == wanted] for wanted in (False, True))
     trained = {key: p for key, p in model.named_parameters() if p.requires_grad}
     by_index = list(enumerate(trained.values()))
-    muon = Muon([(i, p) for i, p in by_index if p.ndim == 2], weight_decay=0.1)
-    adam = AdamW([(i, p) for i, p in by_index if p.ndim < 2])  # norms
+    maps = [p.ndim == 2 and not key.startswith("embed") for key, p in trained.items()]  # matrices that map vectors
+    muon = Muon([(i, p) for i, p in by_index if maps[i]], weight_decay=0.1)
+    adam = AdamW([(i, p) for i, p in by_index if not maps[i]])
     step, best, history = 0, 0.0, []
     last = args.work / f"{name}-last.pt"
     if last.exists():
@@ -65,18 +121,18 @@ def distil(name: str, model: nn.Module, lessons: list[Lesson], loss_of: Callable
         queue = queue or batches(taught, args.tokens, 1000 + step)
         warm, done = min(1, (step + 1) / 50), step / args.steps
         rate = args.rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * done)))
-        loss = loss_of(queue.pop(), step)
+        loss = judge.loss_of(queue.pop(), step < args.kl_steps)
         model.zero_grad()
         loss.backward()
         muon.step(lambda i: by_index[i][1].grad, rate)
-        adam.step(lambda i: by_index[i][1].grad, NORM_RATE * rate)
+        adam.step(lambda i: by_index[i][1].grad, ADAM_RATE * rate)
         step += 1
         minutes = (time.monotonic() - begun) / 60
         if step % 20 == 0:
             print(f"{step} of {args.steps}: loss {float(loss.detach()):.4f}, {minutes:.1f} min", flush=True)
         if step % 100 == 0 or step == args.steps:
             with torch.no_grad():
-                found = evaluate(held_out) | {"step": step, "minutes": minutes}
+                found = judge.evaluate(held_out) | {"step": step, "minutes": minutes}
             history.append(found)
             print(json.dumps(found), flush=True)
             best = max(best, found["score"])

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
 HELD_OUT = 40  # one conversation in this many is never trained on
 TAPS = (2, 15, 27)  # numbers of layers after which EAGLE-3 reads the residual stream
+MASK = 3  # a token that no conversation has, <repo_name>; it stands for those that a draft has not drawn yet
 ROPE_THETA = 1e5  # the target's, and EAGLE's
 BATCH = 2048  # tokens that the target reads at once
 COLUMNS = 2048  # of the head's logits computed at once, so that they fit a processor's cache

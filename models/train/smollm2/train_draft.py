@@ -12,12 +12,9 @@ import copy
 from pathlib import Path
 
 import torch
-from distil import add_arguments, closeness, distil
-from lessons import Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons, same_best
+from distil import STRIDE, HeadJudge, add_arguments, distil
+from lessons import MASK, Lesson, States, frequent_tokens, load_target, read_lessons
 from torch import Tensor, nn
-
-MASK = 3  # a token that no conversation has, <repo_name>
-STRIDE = 4  # distance between the positions after which masks stand
 
 
 class Draft(nn.Module):
@@ -56,47 +53,6 @@ class Draft(nn.Module):
         return out[:, :tokens], out[:, tokens:].view(batch, len(starts), masks, -1)
 
 
-class Judge:
-    """Compares a draft's distributions with the target's, on the tokens of answers."""
-
-    def __init__(self, states: States, draft: Draft, embedding: Tensor, frequent: Tensor, parallel: int) -> None:
-        self.states, self.draft, self.parallel = states, draft, parallel
-        self.head = embedding[frequent].contiguous()
-
-    def distributions(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each token of a pass, where it is judged: p of the frequent tokens, the largest p of all tokens, and log q. The
-        first is computed for all positions, the others from every STRIDE-th position on, beginning with `offset`.
-        """
-        ids, judged = padded(batch)
-        h, log_sums, largest = self.states.of_answers(batch)
-        best = (largest - log_sums).exp()
-        number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
-        starts = torch.arange(offset, ids.shape[1] - self.parallel + 1, STRIDE)
-        with torch.no_grad():
-            p = (nn.functional.linear(h, self.head).float() - log_sums[:, None]).exp()
-        found = []
-        with fast_products():
-            first, masked = self.draft(ids, starts, self.parallel - 1)
-            for ahead in range(self.parallel):
-                at = torch.arange(ids.shape[1]) if ahead == 0 else starts + ahead
-                wanted = judged[:, at]
-                q = nn.functional.linear((first if ahead == 0 else masked[:, :, ahead - 1])[wanted], self.head)
-                which = number[:, at][wanted]
-                found.append((p[which], best[which], q.float().log_softmax(-1)))
-        return found
-
-    def evaluate(self, lessons: list[Lesson]) -> dict:
-        """For each token of a pass, given the true tokens before it: alpha at temperature 1 (the mean is the score), and how
-        often both have the same best token."""
-        sums = torch.zeros(self.parallel, 3)
-        for batch in batches(lessons, 4096, 0):
-            for ahead, (p, best, log_q) in enumerate(self.distributions(batch, 0)):
-                same = same_best(p, log_q, best)
-                sums[ahead] += torch.tensor([float(torch.minimum(p, log_q.exp()).sum()), float(same.sum()), len(best)])
-        alpha, greedy = (sums[:, :2] / sums[:, 2:]).T.tolist()
-        return {"score": sum(alpha) / len(alpha), "alpha": alpha, "greedy": greedy}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=4e-3, tokens=6144)
@@ -111,13 +67,15 @@ def main() -> None:
     states.fill(target, lessons)
     frequent = frequent_tokens(lessons, target.config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
     draft = Draft(target, [int(layer) for layer in args.layers.split(",")])
-    judge = Judge(states, draft, target.model.embed_tokens.weight.detach(), frequent, args.parallel)
 
-    def loss_of(batch: list[Lesson], step: int) -> Tensor:
-        found = judge.distributions(batch, int(torch.randint(STRIDE, ())))
-        return -sum(closeness(p, log_q, by_kl=step < args.kl_steps).mean() for p, _, log_q in found) / len(found)
+    def vectors_of(_: list[Lesson], ids: Tensor, offset: int) -> list[tuple[Tensor, Tensor]]:
+        starts = torch.arange(offset, ids.shape[1] - args.parallel + 1, STRIDE)
+        first, masked = draft(ids, starts, args.parallel - 1)
+        return [(torch.arange(ids.shape[1]), first),
+                *((starts + ahead, masked[:, :, ahead - 1]) for ahead in range(1, args.parallel))]
 
-    distil("draft", draft, lessons, loss_of, judge.evaluate, args)
+    judge = HeadJudge(states, target.model.embed_tokens.weight.detach()[frequent].contiguous(), vectors_of)
+    distil("draft", draft, lessons, judge, args)
 
 
 if __name__ == "__main__":

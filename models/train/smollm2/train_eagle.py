@@ -13,10 +13,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 torch._dynamo.config.disable = True  # each batch has another shape
 
-from distil import add_arguments, closeness, distil
+from distil import STRIDE, Judge, add_arguments, distil
 from eagle import EMBEDDING_SCALE, Eagle
-from lessons import (ROPE_THETA, TAPS, Lesson, States, batches, fast_products, frequent_tokens, load_target, padded,
-                     read_lessons, same_best)
+from lessons import ROPE_THETA, TAPS, Lesson, States, fast_products, frequent_tokens, load_target, padded, read_lessons
 from optim import DTYPE
 from torch import Tensor, nn
 
@@ -25,12 +24,12 @@ from common import Shape
 
 common.ACTIVATIONS = DTYPE
 STEPS = 5  # rows in a chain
-STRIDE = 4  # distance between the positions that begin chains
-DEPTH_WEIGHT = 0.9  # for each further token of a proposal, which counts only if those before it were accepted
 
 
-class Judge:
-    """Compares the distributions of chains of rows with the target's, on the tokens of answers."""
+class ChainJudge(Judge):
+    """Judges chains of rows, which also propose tokens of the text."""
+
+    DEPTH_WEIGHT = 0.9
 
     def __init__(self, states: States, model: Eagle, embedding: Tensor) -> None:
         self.states, self.model, self.embedding = states, model, embedding
@@ -58,10 +57,8 @@ class Judge:
         more = torch.cat([nn.functional.linear(part, rows) for part, rows in zip(parts, others, strict=True)])
         return torch.cat([nn.functional.linear(vectors, self.head), more], -1).float()
 
-    def chains(self, batch: list[Lesson], offset: int, steps: int = STEPS) -> list[tuple[Tensor, Tensor, Tensor]]:
-        """For each step of a chain: p of the tokens that can be proposed, the largest p of all, and log q. Chains begin at every
-        STRIDE-th position from `offset`; their first step is computed for all positions.
-        """
+    def distributions(self, batch: list[Lesson], offset: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """As in Judge. The first step of a chain is computed for all positions."""
         ids, judged = padded(batch)
         others, first = self.others(batch)
         h, log_sums, largest = self.states.of_answers(batch)
@@ -73,11 +70,11 @@ class Judge:
         best = (largest - log_sums).exp()
         number = judged.flatten().cumsum(0).view(judged.shape) - 1  # index of a judged token in p
         rows = ids.shape[1] - 1
-        starts = torch.arange(offset, rows - steps + 1, STRIDE)
+        starts = torch.arange(offset, rows - STEPS + 1, STRIDE)
         found = []
         with fast_products():
             embeds = nn.functional.embedding(ids[:, 1:], self.embedding)
-            outputs = self.model(embeds, self.model.features(features[:, :-1]), steps, starts)
+            outputs = self.model(embeds, self.model.features(features[:, :-1]), STEPS, starts)
             for step, output in enumerate(outputs):
                 at = torch.arange(rows) + 1 if step == 0 else starts + step + 1  # positions whose next token is proposed
                 wanted = judged[:, at]
@@ -88,18 +85,6 @@ class Judge:
                 which = number[:, at][wanted]
                 found.append((p[which].masked_fill(unknown, 0), best[which], q.masked_fill(unknown, -1e9).log_softmax(-1)))
         return found
-
-    def evaluate(self, lessons: list[Lesson]) -> dict:
-        """For each step, given the true tokens before it: alpha at temperature 1 (the mean is the score), and how often both have
-        the same best token."""
-        sums = torch.zeros(STEPS, 3)
-        for batch in batches(lessons, 4096, 0):
-            for step, (p, best, log_q) in enumerate(self.chains(batch, 0)):
-                same = same_best(p, log_q, best)
-                sums[step] += torch.tensor([float(torch.minimum(p, log_q.exp()).sum()), float(same.sum()), len(best)])
-        shares = sums[:, :2] / sums[:, 2:]
-        alpha, greedy = shares.T.tolist()
-        return {"score": sum(alpha) / STEPS, "alpha": alpha, "greedy": greedy}
 
 
 @torch.no_grad()
@@ -145,8 +130,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     add_arguments(parser, rate=0.01, tokens=1536)
     parser.add_argument("--ffn", type=int, default=896, help="width of the feed-forward layer")
-    parser.add_argument("--first-steps", type=int, default=0,
-                        help="steps of training on the first token of chains alone, which takes half the time")
     parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="1: EAGLE, 3: EAGLE-3")
     args = parser.parse_args()
 
@@ -164,15 +147,8 @@ def main() -> None:
     else:
         begin_with_last_layer(model, target)
     model.tokens = frequent_tokens(lessons, config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
-    judge = Judge(states, model, embedding)
-
-    def loss_of(batch: list[Lesson], step: int) -> Tensor:
-        chains = judge.chains(batch, int(torch.randint(STRIDE, ())), 1 if step < args.first_steps else STEPS)
-        weights = [DEPTH_WEIGHT**depth for depth in range(len(chains))]
-        return -sum(weight * closeness(p, log_q, by_kl=step < args.kl_steps).sum() / max(len(p), 1)
-                    for weight, (p, _, log_q) in zip(weights, chains, strict=True)) / sum(weights)
-
-    distil("eagle", model, lessons, loss_of, judge.evaluate, args)
+    judge = ChainJudge(states, model, embedding)
+    distil("eagle", model, lessons, judge, args)
 
 
 if __name__ == "__main__":

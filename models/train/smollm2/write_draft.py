@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from compose import write
 from gguf import GGMLQuantizationType, GGUFWriter, quants
-from train_draft import MASK
+from lessons import MASK
 
 # A layer's tensors by llama.cpp's names and Hugging Face's.
 NAMES = {"attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",

@@ -15,6 +15,7 @@ import statistics
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,11 +46,11 @@ def start(stack: contextlib.ExitStack, cores: str, program: str, *flags: str) ->
     return str(event["listen"])
 
 
-def start_pair(stack: contextlib.ExitStack, target: str, draft: str, *draft_flags: str,
+def start_pair(stack: contextlib.ExitStack, target: str, draft: str, *draft_flags: str, target_flags: Sequence[str] = (),
                cores: tuple[str, str, str] = ("0,1", "0,1", "0,1")) -> str:
     """Starts draft, target and coordinator on these cores, and returns the coordinator's address."""
     drafting = start(stack, cores[0], "outrider-draft", "--model", draft, *draft_flags)
-    serving = start(stack, cores[1], "outrider-target", "--model", target)
+    serving = start(stack, cores[1], "outrider-target", "--model", target, *target_flags)
     return start(stack, cores[2], "outrider-coordinator", "--tokenizer", target, "--target", serving, "--draft", drafting,
                  "--http-listen", "")
 

@@ -3,7 +3,7 @@
     .venv/bin/python bench/papers.py --corpus TEXT [--tokens 200] [--json build/bench/papers.json]
 
 The target continues the prompts without drafting, at temperature 0 and 1. Both models then read these texts, so that p and q are known at
-every position of an answer, and not only where a round judges a token. Speeds with lenience are those of the three services, in turns with
+every position of an answer, and not only where a round judges a token. Other drafters draft one token after each of the text. Speeds with lenience are those of the three services, in turns with
 plain decoding. TEXT is the text that unigrams and bigrams are counted in.
 """
 
@@ -25,13 +25,15 @@ TARGET, DRAFT = MODELS / "tiny-target", MODELS / "tiny-draft"
 LENIENCES = (1, 0.5, 0.3, 0.1)  # those of Table 5
 K, LONG_K = 4, 8
 GUESS = 4  # most tokens that a hierarchical draft guesses at a time
+DRAFTERS = ("model", "eagle", "medusa", "blockwise", "layer_skip", "pass", "ngram", "copy")
+HEADS = [flag for folder in sorted((MODELS / "tiny-heads").iterdir()) for flag in ("--heads", str(folder))]
 Rows = np.ndarray  # probabilities [positions, vocab]
 Text = tuple[list[int], list[int]]  # tokens of a prompt and of its answer
 
 
 def serve(stack: contextlib.ExitStack, *draft_flags: str) -> Client:
     """Starts the pair and connects to it."""
-    return stack.enter_context(Client(start_pair(stack, str(TARGET), str(DRAFT), *draft_flags)))
+    return stack.enter_context(Client(start_pair(stack, str(TARGET), str(DRAFT), "--top-n=256", *draft_flags, target_flags=HEADS)))
 
 
 def continued(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int, **speculation: Unpack[Options]) -> Completion:
@@ -49,6 +51,24 @@ def speed_of_lenience(client: Client, prompts: list[list[int]], temperature: flo
         emitted += len(lenient.tokens)
         rounds += lenient.speculation.rounds
     return {"tokens_per_call": emitted / rounds, "speed": statistics.median(ratios)}
+
+
+def accepted_everywhere(client: Client, texts: list[Text], temperature: float, drafter: str) -> float:
+    """How often a token that is drafted after each token of the answers is accepted. One that is not drafted is not."""
+    accepted = positions = 0
+    for prompt, text in texts:
+        for i in range(len(text)):
+            rounds = continued(client, prompt + text[:i], i, temperature, 3, drafter=drafter, draft_tokens=1, rule="token", trace=True).trace
+            accepted += next((each.accepted for each in rounds if each.drafted), 0)
+            positions += 1
+    return accepted / positions
+
+
+def accepted_where_judged(client: Client, prompts: list[list[int]], temperature: float, drafter: str, tokens: int) -> float:
+    """The accepted share of the drafted tokens up to the first that is rejected."""
+    rounds = [each for seed, prompt in enumerate(prompts)
+              for each in continued(client, prompt, seed, temperature, tokens, drafter=drafter, draft_tokens=K, rule="token", trace=True).trace]
+    return sum(each.accepted for each in rounds) / sum(min(each.accepted + 1, len(each.drafted)) for each in rounds)
 
 
 def draft_time(client: Client, prompt: list[int], seed: int, temperature: float, tokens: int) -> float:
@@ -124,7 +144,7 @@ class Counts:
 
 
 def measure(client: Client, prompts: list[list[int]], temperature: float, counts: Counts, tokens: int) -> Iterator[dict]:
-    """The rows of a temperature: one for each draft, then one for each lenience with the draft model."""
+    """The rows of a temperature: one for each draft, one for each drafter, and one for each lenience with the draft model."""
     texts = [(prompt, list(continued(client, prompt, seed, temperature, tokens, draft_tokens=0).tokens)) for seed, prompt in enumerate(prompts)]
     p, q = distributions(TARGET, texts), distributions(DRAFT, texts)
     before = [token for prompt, text in texts for token in [prompt[-1], *text[:-1]]]
@@ -135,6 +155,9 @@ def measure(client: Client, prompts: list[list[int]], temperature: float, counts
         proposed = law(rows)
         yield {"temperature": temperature, "draft": name, "alpha": alpha(wanted, proposed),
                "by_rejection_sampling": by_rejection_sampling(wanted, proposed)}
+    for drafter in DRAFTERS:
+        yield {"temperature": temperature, "drafter": drafter, "everywhere": accepted_everywhere(client, texts, temperature, drafter),
+               "where_judged": accepted_where_judged(client, prompts, temperature, drafter, tokens)}
     lenient = with_greedy_lenience if temperature == 0 else with_lenience
     for lenience in LENIENCES:
         yield {"temperature": temperature, "lenience": lenience, **lenient(p, q, lenience),

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Measures drafting modes on questions to a chat model. Each question runs in plain decoding and in every mode, in turn. With
---streams the questions run so many at a time, and a mode's speed is that of all together.
+"""Measures drafting modes on questions to a chat model. Each question runs in plain decoding and in every mode, in turn
+(streams.py measures many at a time).
 
 Asks a running coordinator, such as that of `outrider up --model FILE.gguf --heads DIR`. A mode is DRAFTER, DRAFTER:K or
 DRAFTER:K@TREE, such as `ngram:3` or `eagle:4@2x2x1x1`; without K the coordinator chooses it. At temperature 0 every mode
@@ -10,12 +10,9 @@ target computes.
 
 import argparse
 import json
-import math
 import statistics
 import sys
-import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from compare_systems import chat_questions, machine
@@ -25,10 +22,12 @@ PLAIN = "none"
 LEAST_TOKENS = 16  # the least tokens of an answer whose speed counts
 
 
-def options_of(mode: str) -> dict:
+def options_of(mode: str, seed: int) -> dict:
+    """Of a call. Where the coordinator is to choose K there is no seed, which would fix it."""
     chain, _, tree = mode.partition("@")
     drafter, _, k = chain.partition(":")
-    return {"drafter": drafter} | ({"draft_tokens": int(k)} if k else {}) | ({"tree": tree} if tree else {})
+    fixed = {"seed": seed} if k or mode == PLAIN else {}
+    return {"drafter": drafter} | fixed | ({"draft_tokens": int(k)} if k else {}) | ({"tree": tree} if tree else {})
 
 
 class Mode:
@@ -55,14 +54,12 @@ class Mode:
 
     def summary(self) -> dict:
         all_ratios = sorted(ratio for ratios in self.ratios.values() for ratio in ratios)
-        found = {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
+        return {"ratio": statistics.median(all_ratios), "least": all_ratios[0], "largest": all_ratios[-1],
                  "tokens_per_call": self.tokens / self.rounds, "acceptance": self.accepted / max(self.drafted, 1),
                  "by_set": {name: statistics.median(ratios) for name, ratios in self.ratios.items()},
-                 "tokens_per_second": statistics.median(self.rates)}
-        if self.traced:
-            found |= {"messages": 1 - (self.draft_us + self.verify_us) / self.round_us,
-                      "draft_token_us": self.draft_us / max(self.proposed, 1), "verify_us": self.verify_us / self.traced}
-        return found
+                 "tokens_per_second": statistics.median(self.rates),
+                 "messages": 1 - (self.draft_us + self.verify_us) / self.round_us,
+                 "draft_token_us": self.draft_us / max(self.proposed, 1), "verify_us": self.verify_us / self.traced}
 
 
 def rate(answer: Completion) -> float:
@@ -70,37 +67,12 @@ def rate(answer: Completion) -> float:
 
 
 def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str, question: str | dict, turn: int) -> Completion:
-    # Under sampling, a seed fixes K.
-    options = {"seed": turn} if ":" in mode or mode == PLAIN else {}
-    options["trace"] = args.streams == 1
+    options = options_of(mode, turn)
     if not isinstance(question, str):
         options["prediction"] = question["text"]
         question = f"{question['question']}\n\n{question['text']}"
     return client.generate([{"role": "user", "content": question}], temperature=temperature, max_tokens=args.max_tokens,
-                           **options_of(mode), **options)
-
-
-def measure_together(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
-    """As `measure`, with args.streams questions at a time. A ratio is of the tokens per second of a turn."""
-    modes = [PLAIN, *args.modes]
-    found = {mode: Mode() for mode in modes}
-    others = 0
-    questions = [question for questions in sets.values() for question in questions]
-    questions *= math.ceil(4 * args.streams / len(questions))  # few streams end before the others
-    for turn in range(args.turns + 1):  # in the first one the coordinator learns its choices
-        answers, rates = {}, {}
-        for mode in modes if turn % 2 == 0 else modes[::-1]:
-            begun = time.perf_counter()
-            with ThreadPoolExecutor(args.streams) as pool:
-                answers[mode] = list(pool.map(lambda question: ask(client, args, temperature, mode, question, turn), questions))
-            rates[mode] = sum(len(answer.tokens) for answer in answers[mode]) / (time.perf_counter() - begun)
-        for mode in modes if turn else ():
-            for answer, plain in zip(answers[mode], answers[PLAIN], strict=True):
-                found[mode].add(answer)
-                others += temperature == 0 and answer.tokens != plain.tokens
-            found[mode].ratios["all"].append(rates[mode] / rates[PLAIN])
-            found[mode].rates.append(rates[mode])
-    return found, others
+                           trace=True, **options)
 
 
 def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
@@ -137,7 +109,6 @@ def main() -> None:
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
     parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
     parser.add_argument("--turns", type=int, default=1, help="turns over all questions")
-    parser.add_argument("--streams", type=int, default=1, help="questions at a time")
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     sets = chat_questions(args.each, args.questions, args.sets)
@@ -146,17 +117,16 @@ def main() -> None:
     others = 0
     with Client(args.address, timeout=600) as client:
         for temperature in args.temperatures:
-            found, differing = (measure_together if args.streams > 1 else measure)(client, args, temperature, sets)
+            found, differing = measure(client, args, temperature, sets)
             others += differing
-            columns = [*sets] if args.streams == 1 else []
             print(f"\ntemperature {temperature:g}, times plain decoding: median (least-largest), and by set\n{'':24} {'':19} "
-                  f"{'tokens/s':>8} {'tokens/call':>11} {'accepted':>8} {'messages':>8}  " + " ".join(f"{name[:11]:>11}" for name in columns))
+                  f"{'tokens/s':>8} {'tokens/call':>11} {'accepted':>8} {'messages':>8}  " + " ".join(f"{name[:11]:>11}" for name in sets))
             rows = {mode: result.summary() for mode, result in found.items()}
             report["results"].append({"temperature": temperature, "modes": [{"mode": mode} | row for mode, row in rows.items()]})
             for mode, row in rows.items():
                 print(f"{mode:24} {row['ratio']:5.2f} ({row['least']:.2f}-{row['largest']:.2f}) {row['tokens_per_second']:8.0f} {row['tokens_per_call']:11.2f} "
-                      f"{row['acceptance']:8.1%} {row.get('messages', 0):8.1%}  "
-                      + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in columns), flush=True)
+                      f"{row['acceptance']:8.1%} {row['messages']:8.1%}  "
+                      + " ".join(f"{row['by_set'].get(name, 0):11.2f}" for name in sets), flush=True)
     print(f"\nanswers at temperature 0 with other tokens than plain decoding: {others}")
     if args.json:
         args.json.write_text(json.dumps(report, indent=1) + "\n")

@@ -90,6 +90,10 @@ TEST(Papers, FourDraftedTokensYieldSoManyAccepted) {
   EXPECT_NEAR(accepted(.9), 3.10, .005);
 }
 
+TEST(Papers, MostOf400ContextsShareOneOf512PlacesWithAnother) {
+  EXPECT_NEAR(1 - std::pow(511. / 512, 399), .54, .005);
+}
+
 TEST(Papers, EightTokensAtATenthOfTheTimeGainALittleLessThanTheArticleSays) {
   EXPECT_NEAR(WalltimeGain(.8, 8, .1), 2.405, .0005);
 }

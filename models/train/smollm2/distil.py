@@ -13,7 +13,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from lessons import Lesson, States, batches, fast_products, padded, same_best
+from lessons import Lesson, States, batches, fast_products, frequent_tokens, load_target, padded, read_lessons, same_best
 from optim import AdamW, Muon
 from torch import Tensor, nn
 
@@ -33,6 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser, rate: float, tokens: int) -> 
     parser.add_argument("--tokens", type=int, default=tokens, help="most tokens per step, with padding")
     parser.add_argument("--rate", type=float, default=rate, help="learning rate of Muon")
     parser.add_argument("--longest", type=int, default=512, help="most tokens of a conversation; longer ones are cut")
+
+
+def prepare(args: argparse.Namespace) -> tuple[list[Lesson], nn.Module, States, Tensor]:
+    """The lessons, the target, its states, computed where they are missing, and the most frequent tokens."""
+    torch.manual_seed(1)
+    lessons = read_lessons(args.lessons, args.target, args.longest)
+    target = load_target(args.target)
+    states = States(args.work / "states", lessons, target.config.hidden_size)
+    states.fill(target, lessons)
+    frequent = frequent_tokens(lessons, target.config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
+    return lessons, target, states, frequent
 
 
 def closeness(p: Tensor, log_q: Tensor, by_kl: bool) -> Tensor:

@@ -12,8 +12,8 @@ import copy
 from pathlib import Path
 
 import torch
-from distil import STRIDE, HeadJudge, add_arguments, distil
-from lessons import MASK, Lesson, States, frequent_tokens, load_target, read_lessons
+from distil import STRIDE, HeadJudge, add_arguments, distil, prepare
+from lessons import MASK, Lesson
 from torch import Tensor, nn
 
 
@@ -60,12 +60,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=1, help="tokens to draft in one pass")
     args = parser.parse_args()
 
-    torch.manual_seed(1)
-    lessons = read_lessons(args.lessons, args.target, args.longest)
-    target = load_target(args.target)
-    states = States(args.work / "states", lessons, target.config.hidden_size)
-    states.fill(target, lessons)
-    frequent = frequent_tokens(lessons, target.config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
+    lessons, target, states, frequent = prepare(args)
     draft = Draft(target, [int(layer) for layer in args.layers.split(",")])
 
     def vectors_of(_: list[Lesson], ids: Tensor, offset: int) -> list[tuple[Tensor, Tensor]]:

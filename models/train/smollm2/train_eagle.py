@@ -13,9 +13,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 torch._dynamo.config.disable = True  # each batch has another shape
 
-from distil import STRIDE, Judge, add_arguments, distil
+from distil import STRIDE, Judge, add_arguments, distil, prepare
 from eagle import EMBEDDING_SCALE, Eagle
-from lessons import ROPE_THETA, TAPS, Lesson, States, fast_products, frequent_tokens, load_target, padded, read_lessons
+from lessons import ROPE_THETA, TAPS, Lesson, States, fast_products, padded
 from optim import DTYPE
 from torch import Tensor, nn
 
@@ -133,12 +133,8 @@ def main() -> None:
     parser.add_argument("--version", type=int, choices=(1, 3), default=1, help="1: EAGLE, 3: EAGLE-3")
     args = parser.parse_args()
 
-    torch.manual_seed(1)
-    lessons = read_lessons(args.lessons, args.target, args.longest)
-    target = load_target(args.target)
+    lessons, target, states, frequent = prepare(args)
     config, embedding = target.config, target.model.embed_tokens.weight.detach()
-    states = States(args.work / "states", lessons, config.hidden_size)
-    states.fill(target, lessons)
     shape = Shape(hidden=config.hidden_size, layers=1, heads=config.num_attention_heads,
                   kv_heads=config.num_key_value_heads, ffn=args.ffn)
     model = Eagle(args.version, args.frequent, shape, TAPS, ROPE_THETA)
@@ -146,7 +142,7 @@ def main() -> None:
         begin_with_least_squares(model, states, lessons, embedding)
     else:
         begin_with_last_layer(model, target)
-    model.tokens = frequent_tokens(lessons, config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
+    model.tokens = frequent
     judge = ChainJudge(states, model, embedding)
     distil("eagle", model, lessons, judge, args)
 

@@ -13,9 +13,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 torch._dynamo.config.disable = True  # each batch has another shape
 
-from distil import STRIDE, HeadJudge, add_arguments, distil
+from distil import STRIDE, HeadJudge, add_arguments, distil, prepare
 from heads import Lookahead, Medusa
-from lessons import ROPE_THETA, Lesson, States, frequent_tokens, load_target, read_lessons
+from lessons import ROPE_THETA, Lesson
 from optim import DTYPE
 from torch import Tensor, nn
 
@@ -47,13 +47,8 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=2, help="tokens of a proposal")
     args = parser.parse_args()
 
-    torch.manual_seed(1)
-    lessons = read_lessons(args.lessons, args.target, args.longest)
-    target = load_target(args.target)
+    lessons, target, states, frequent = prepare(args)
     config, embedding = target.config, target.model.embed_tokens.weight.detach()
-    states = States(args.work / "states", lessons, config.hidden_size)
-    states.fill(target, lessons)
-    frequent = frequent_tokens(lessons, config.vocab_size, args.frequent, args.work / "frequent_tokens.json")
     model = (Medusa if args.proposer == "medusa" else Lookahead)(config.hidden_size, args.heads)
     reader = plain_llama(target) if args.proposer == "pass" else None
 

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Measures drafting modes with many streams. So many clients ask a chat model one question after another for some seconds, in
+plain decoding and in every mode in turn. A speed is that of all together: the tokens that the coordinator's metrics count.
+
+Asks a running coordinator as questions.py does. At temperature 0 every mode must give plain decoding's answers; otherwise the exit
+status is 1.
+"""
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from compare_systems import chat_questions, machine
+from outrider import Client
+from questions import PLAIN, options_of
+
+EMITTED = "outrider_spec_decode_num_emitted_tokens_total"
+WARM_UP = 2  # seconds
+
+
+class Load:
+    """What all clients ask, and the answers by mode and question."""
+
+    def __init__(self, client: Client, args: argparse.Namespace, temperature: float, questions: list[str]) -> None:
+        self.client, self.args, self.temperature, self.questions = client, args, temperature, questions
+        self.answers: dict[tuple[str, str], list[int]] = {}
+
+    def emitted(self) -> float:
+        with urllib.request.urlopen(f"http://{self.args.metrics}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(EMITTED))
+
+    def rate(self, mode: str) -> float:
+        """Tokens per second."""
+        numbers, ended = itertools.count(), threading.Event()
+
+        def ask() -> None:
+            while not ended.is_set():
+                number = next(numbers)
+                question = self.questions[number % len(self.questions)]
+                answer = self.client.generate([{"role": "user", "content": question}], temperature=self.temperature,
+                                              max_tokens=self.args.max_tokens, **options_of(mode, number))
+                self.answers[mode, question] = answer.tokens
+
+        with ThreadPoolExecutor(self.args.streams) as pool:
+            clients = [pool.submit(ask) for _ in range(self.args.streams)]
+            time.sleep(WARM_UP)
+            begun, before = time.perf_counter(), self.emitted()
+            time.sleep(self.args.seconds)
+            rate = (self.emitted() - before) / (time.perf_counter() - begun)
+            ended.set()
+            for each in clients:
+                each.result()
+        return rate
+
+    def other_answers(self) -> int:
+        """How many answers differ from plain decoding's."""
+        return sum(tokens != self.answers.get((PLAIN, question), tokens) for (_, question), tokens in self.answers.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modes", nargs="+", metavar="MODE", help="DRAFTER[:K[@TREE]]")
+    parser.add_argument("--address", default="127.0.0.1:7070", help="gRPC address of the coordinator")
+    parser.add_argument("--metrics", default="127.0.0.1:9090", help="address of its metrics")
+    parser.add_argument("--streams", type=int, default=16, help="clients")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
+    parser.add_argument("--seconds", type=float, default=8, help="length of a measurement")
+    parser.add_argument("--turns", type=int, default=5, help="measurements of each mode")
+    parser.add_argument("--json", type=Path, help="file for the results")
+    args = parser.parse_args()
+
+    questions = [question for questions in chat_questions().values() for question in questions]
+    report, others = {"machine": machine(), "streams": args.streams, "results": []}, 0
+    modes = [PLAIN, *args.modes]
+    with Client(args.address, timeout=600) as client:
+        for temperature in args.temperatures:
+            load = Load(client, args, temperature, questions)
+            for mode in modes:  # the coordinator learns its choices
+                load.rate(mode)
+            turns = [{mode: load.rate(mode) for mode in (modes if turn % 2 == 0 else modes[::-1])} for turn in range(args.turns)]
+            others += temperature == 0 and load.other_answers()
+            for mode in modes:
+                rates, ratios = [turn[mode] for turn in turns], sorted(turn[mode] / turn[PLAIN] for turn in turns)
+                row = {"temperature": temperature, "mode": mode, "tokens_per_second": statistics.median(rates),
+                       "ratio": statistics.median(ratios), "least": ratios[0], "largest": ratios[-1]}
+                report["results"].append(row)
+                print(f"{args.streams} streams, temperature {temperature:g}: {mode:12} {row['tokens_per_second']:7.0f} tokens/s, "
+                      f"{row['ratio']:.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f}) times plain decoding", flush=True)
+    print(f"answers at temperature 0 with other tokens than plain decoding: {others}")
+    if args.json:
+        args.json.write_text(json.dumps(report, indent=1) + "\n")
+    sys.exit(1 if others else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -19,8 +19,9 @@
 namespace outrider {
 namespace {
 
-// Tokens kept of a proposal's distributions if the request does not say: the draft service's default.
-constexpr int kDefaultTopN = 64;
+// Tokens kept of a proposal's distributions if the request does not say. Of 64 to all 4096 of SmolLM2's
+// EAGLE-3, 128 and 256 were fastest at temperature 1.
+constexpr int kDefaultTopN = 128;
 
 void FillResult(const Answer& answer, v1::VerifyResult* result) {
   result->set_prefix_hit(static_cast<uint32_t>(answer.prefix_hit));

@@ -121,12 +121,14 @@ class Soak:
         with self.load.coordinator_absent() if of_coordinator else contextlib.nullcontext():
             began = time.monotonic()
             begin()
-            self.hits[name] += sum(not stream.over for stream in streams)
-            if name.startswith("draft"):  # no stream waits for the draft
-                self._await_progress(before)
-                self.recoveries[name].append(time.monotonic() - began)
-            time.sleep(self.rng.uniform(0, longest))
-            end()
+            try:
+                self.hits[name] += sum(not stream.over for stream in streams)
+                if name.startswith("draft"):  # no stream waits for the draft
+                    self._await_progress(before)
+                    self.recoveries[name].append(time.monotonic() - began)
+                time.sleep(self.rng.uniform(0, longest))
+            finally:
+                end()  # a process that stayed frozen could not be told to end
         if not name.startswith("draft"):
             ended, before = time.monotonic(), {stream: stream.chunks for stream in streams}
             self._await_progress(before)

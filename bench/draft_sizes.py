@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     sets = chat_questions(args.each)
-    asked = argparse.Namespace(modes=[f"model:{k}" for k in LENGTHS], streams=1, turns=1, max_tokens=128)
+    asked = argparse.Namespace(modes=[f"model:{k}" for k in LENGTHS], turns=1, max_tokens=128)
     target_size = Size(args.target)
     results = []
     print(f"| draft | T | K | alpha | c | speed | operations | weights read |\n|{'---|' * 8}")

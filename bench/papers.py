@@ -3,8 +3,8 @@
     .venv/bin/python bench/papers.py --corpus TEXT [--tokens 200] [--json build/bench/papers.json]
 
 The target continues the prompts without drafting, at temperature 0 and 1. Both models then read these texts, so that p and q are known at
-every position of an answer, and not only where a round judges a token. Other drafters draft one token after each of the text. Speeds with lenience are those of the three services, in turns with
-plain decoding. TEXT is the text that unigrams and bigrams are counted in.
+every position of an answer, and not only where a round judges a token. Other drafters draft one token after each of the text. Speeds with
+lenience are those of the three services, in turns with plain decoding. TEXT is the text that unigrams and bigrams are counted in.
 """
 
 import argparse

@@ -97,19 +97,24 @@ def measure(client: Client, args: argparse.Namespace, temperature: float, sets: 
     return found, others
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_arguments(parser: argparse.ArgumentParser, turns: int) -> None:
+    """Those of streams.py too."""
     parser.add_argument("modes", nargs="+", metavar="MODE", help="DRAFTER[:K[@TREE]]")
     parser.add_argument("--address", default="127.0.0.1:7070", help="gRPC address of the coordinator")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
+    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
+    parser.add_argument("--turns", type=int, default=turns, help="turns over all modes")
+    parser.add_argument("--json", type=Path, help="file for the results")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser, turns=1)
     parser.add_argument("--questions", type=Path, default=Path(__file__).parent / "questions.json",
                         help="JSON file {SET: [QUESTION, ...]}; a question is a text, or {question, text}, whose text is to be edited "
                              "and is sent as the prediction")
     parser.add_argument("--sets", nargs="+", metavar="SET", help="sets to ask; default: all but edits, whose answers are long")
     parser.add_argument("--each", type=int, help="questions per set; default: all")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
-    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
-    parser.add_argument("--turns", type=int, default=1, help="turns over all questions")
-    parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
     sets = chat_questions(args.each, args.questions, args.sets)
 

@@ -15,11 +15,10 @@ import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from compare_systems import chat_questions, machine
 from outrider import Client
-from questions import PLAIN, options_of
+from questions import PLAIN, add_arguments, options_of
 
 EMITTED = "outrider_spec_decode_num_emitted_tokens_total"
 WARM_UP = 2  # seconds
@@ -67,15 +66,10 @@ class Load:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("modes", nargs="+", metavar="MODE", help="DRAFTER[:K[@TREE]]")
-    parser.add_argument("--address", default="127.0.0.1:7070", help="gRPC address of the coordinator")
+    add_arguments(parser, turns=5)
     parser.add_argument("--metrics", default="127.0.0.1:9090", help="address of its metrics")
     parser.add_argument("--streams", type=int, default=16, help="clients")
-    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0], help="temperatures to measure")
-    parser.add_argument("--max-tokens", type=int, default=128, help="most tokens per answer")
     parser.add_argument("--seconds", type=float, default=8, help="length of a measurement")
-    parser.add_argument("--turns", type=int, default=5, help="measurements of each mode")
-    parser.add_argument("--json", type=Path, help="file for the results")
     args = parser.parse_args()
 
     questions = [question for questions in chat_questions().values() for question in questions]

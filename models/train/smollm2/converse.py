@@ -13,6 +13,7 @@ import asyncio
 import json
 import random
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from outrider import AsyncClient
@@ -24,6 +25,7 @@ BEGINNINGS = ["", "", "", "Write a Python function that", "Translate this senten
               "", "", "Solve this problem step by step:", "Extract", "Translate this sentence into English:", "Write",
               "", "Explain", "Here is some code:\n\n", "Translate this sentence into Spanish:", "How many", "List", ""]
 MIN_QUESTION, MAX_QUESTION = 12, 160  # tokens
+Ask = Callable[[AsyncClient, int], Awaitable[tuple[str, bool]]]
 
 
 class Grammar:
@@ -91,12 +93,11 @@ class Conversations:
         return [] if number in self.useless else [each for each in (0, 1) if (number, each) not in self.answered]
 
 
-async def converse(client: AsyncClient, conversations: Conversations, number: int, grammar: Grammar | None,
-                   max_tokens: int) -> None:
+async def converse(client: AsyncClient, conversations: Conversations, number: int, ask: Ask, max_tokens: int) -> None:
     """Adds what is missing of a conversation."""
     question, useful = conversations.questions.get(number, ""), True
     if not question:
-        question, useful = await (grammar.ask(client, number) if grammar else ask(client, number))
+        question, useful = await ask(client, number)
     record = {"id": number, "question": question}
     if not useful:
         return conversations.append(record)
@@ -120,13 +121,13 @@ async def main() -> None:
     args = parser.parse_args()
 
     conversations = Conversations(args.file)
-    grammar = Grammar(args.questions) if args.questions else None
+    asking = Grammar(args.questions).ask if args.questions else ask
     numbers = (number for number in range(1 << 30) if conversations.temperatures_left(number))
     async with AsyncClient(args.address, timeout=7200) as client:
 
         async def stream() -> None:
             while conversations.tokens < args.tokens:
-                await converse(client, conversations, next(numbers), grammar, args.max_tokens)
+                await converse(client, conversations, next(numbers), asking, args.max_tokens)
 
         async with asyncio.TaskGroup() as group:
             for _ in range(args.streams):

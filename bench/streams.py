@@ -30,6 +30,7 @@ class Load:
     def __init__(self, client: Client, args: argparse.Namespace, temperature: float, questions: list[str]) -> None:
         self.client, self.args, self.temperature, self.questions = client, args, temperature, questions
         self.answers: dict[tuple[str, str], list[int]] = {}
+        self.seeds = itertools.count()  # no answer repeats one that is cached
 
     def emitted(self) -> float:
         with urllib.request.urlopen(f"http://{self.args.metrics}/metrics") as page:
@@ -45,7 +46,7 @@ class Load:
                 number = next(numbers)
                 question = self.questions[number % len(self.questions)]
                 answer = self.client.generate([{"role": "user", "content": question}], temperature=self.temperature,
-                                              max_tokens=self.args.max_tokens, **options_of(mode, number))
+                                              max_tokens=self.args.max_tokens, **options_of(mode, next(self.seeds)))
                 self.answers[mode, question] = answer.tokens
 
         with ThreadPoolExecutor(self.args.streams) as pool:

@@ -8,6 +8,8 @@ namespace {
 // Time between polls of the source while there is work. A poll and its consequences cost half as much as a
 // step of a small draft, and such a draft runs all steps of an item in about this time.
 constexpr absl::Duration kBusyPause = absl::Microseconds(200);
+// gRPC waits whole milliseconds, so the taker spins until a deadline that is nearer.
+constexpr absl::Duration kLeastWait = absl::Milliseconds(1);
 
 }  // namespace
 
@@ -58,9 +60,10 @@ bool Mailbox::Take(bool busy, absl::Time deadline, std::vector<Command>& command
     busy_ = busy;
     if (!busy) idle_.notify_all();
   }
-  if (!busy) AwaitCommands(deadline);
-  if (source_.poll && (!busy || absl::Now() >= next_poll_)) {
-    if (busy) source_.poll(absl::InfinitePast());
+  const bool waits = deadline > absl::Now();
+  if (waits) AwaitCommands(deadline);
+  if (source_.poll && (waits || absl::Now() >= next_poll_)) {
+    if (!waits) source_.poll(absl::InfinitePast());
     next_poll_ = absl::Now() + kBusyPause;
   }
   std::lock_guard lock(mutex_);
@@ -78,9 +81,9 @@ void Mailbox::AwaitCommands(absl::Time deadline) {
     return;
   }
   taker_ = std::this_thread::get_id();
-  while (!changed() && absl::Now() < deadline) {
+  for (absl::Time now = absl::Now(); !changed() && now < deadline; now = absl::Now()) {
     lock.unlock();
-    source_.poll(deadline);
+    source_.poll(deadline - now < kLeastWait ? absl::InfinitePast() : deadline);
     lock.lock();
   }
   taker_ = {};

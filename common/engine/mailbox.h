@@ -67,8 +67,8 @@ class Mailbox {
   // Makes Take return false from now on.
   void Stop();
 
-  // Moves the commands that have arrived to `commands`. Unless `busy`, first waits for a command, Stop or
-  // `deadline`. Returns false after Stop.
+  // Moves the commands that have arrived to `commands`, after waiting for a command, Stop or `deadline`,
+  // which may have passed. `busy`: the taker has unfinished work. Returns false after Stop.
   bool Take(bool busy, absl::Time deadline, std::vector<Command>& commands);
 
   // Blocks until the queue is empty and the taker is waiting, or until `deadline`.

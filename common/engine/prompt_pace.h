@@ -1,8 +1,6 @@
 // Limits the rows of prompts in a step.
 #pragma once
 
-#include <cstdint>
-
 #include "absl/time/time.h"
 #include "common/spec/step_time.h"
 
@@ -18,29 +16,24 @@ class PromptPace {
   // A sequence that decodes has nothing pending while its answer is on its way and the draft proposes.
   static constexpr absl::Duration kBetweenRounds = absl::Milliseconds(30);
 
-  void Observe(int rows, absl::Duration duration) {
-    steps_.Observe(static_cast<uint32_t>(rows), absl::ToDoubleSeconds(duration));
-  }
-
   // Returns the most rows of prompts, at most `most`, in a step in which sequences that decode have
   // `decoding` rows.
-  int MostRows(int decoding, int most, absl::Time now) {
+  int MostRows(int decoding, int most, const StepTime& step_time, absl::Time now) {
     if (decoding > 0) {
       decoding_ = decoding;
       decoded_at_ = now;
     } else if (now - decoded_at_ > kBetweenRounds) {
       return most;
     }
-    const double allowed = kSlower * steps_.Seconds(decoding_);
+    const double allowed = kSlower * step_time.Seconds(decoding_);
     int rows = kLeastRows;
-    for (int more = rows; more <= most && steps_.Seconds(decoding_ + more) <= allowed; more += more / 2) {
+    for (int more = rows; more <= most && step_time.Seconds(decoding_ + more) <= allowed; more += more / 2) {
       rows = more;
     }
     return rows;
   }
 
  private:
-  StepTime steps_;
   int decoding_ = 0;  // rows of the last step in which any sequence decoded
   absl::Time decoded_at_ = absl::InfinitePast();
 };

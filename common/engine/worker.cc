@@ -130,11 +130,13 @@ void Worker::Submit(WorkItem item) {
 void Worker::Run() {
   std::vector<Command> commands;
   absl::Time next_lease_check = absl::Now() + kLeaseCheck;
-  while (mailbox_.Take(/*busy=*/!store_.active().empty(), next_lease_check, commands)) {
+  absl::Time wait_until = absl::InfiniteFuture();
+  while (mailbox_.Take(/*busy=*/!store_.active().empty(), std::min(wait_until, next_lease_check), commands)) {
     iterations_.fetch_add(1, std::memory_order_relaxed);
     for (Command& command : commands) {
       if (auto* const item = std::get_if<WorkItem>(&command)) {
         ++items_;
+        gather_.OnItem(item->id, absl::Now());
         if (SequenceState* const sequence = store_.Admit(std::move(*item))) sampler_->Begin(*sequence);
       } else {
         std::get<1>(command)(store_);
@@ -145,7 +147,7 @@ void Worker::Run() {
       store_.ExpireLeases(now);
     }
     EndExpired();
-    if (!store_.active().empty()) Step();
+    wait_until = StepOrWait();
     if (options_.check_invariants) store_.CheckInvariants();
     ReportState();
   }
@@ -170,6 +172,21 @@ void Worker::EndExpired() {
   }
 }
 
+absl::Time Worker::StepOrWait() {
+  if (store_.active().empty()) return absl::InfiniteFuture();
+  int rows = 0;
+  for (const SequenceState* sequence : store_.active()) {
+    if (!sequence->branch()) rows += sequence->num_pending();
+  }
+  if (rows > 0) {
+    const absl::Time now = absl::Now();
+    const absl::Time at = gather_.StepAt(std::min(rows, options_.max_batch_rows), step_time_, now);
+    if (at > now) return at;
+  }
+  Step();
+  return store_.active().empty() ? absl::InfiniteFuture() : absl::InfinitePast();
+}
+
 void Worker::Step() {
   std::vector<ScheduledSequence> scheduled = Schedule();
   if (scheduled.empty()) return;
@@ -180,6 +197,10 @@ void Worker::Step() {
     if (source_.hold_answers) source_.hold_answers();
     Postprocess(scheduled, *logits);
     if (source_.release_answers) source_.release_answers();
+    for (const ScheduledSequence& s : scheduled) {
+      const bool returns = !s.sequence->active() && !s.sequence->branch();
+      if (returns) gather_.OnAnswer(s.sequence->id(), s.logit_rows, absl::Now());
+    }
     return;
   }
 
@@ -200,7 +221,7 @@ std::vector<Worker::ScheduledSequence> Worker::Schedule() {
                        sequence->branch()});
     if (!IsPrefill(pending.back()) && !sequence->branch()) decoding += sequence->num_pending();
   }
-  const int prefill_rows = prompt_pace_.MostRows(decoding, options_.max_batch_rows, absl::Now());
+  const int prefill_rows = prompt_pace_.MostRows(decoding, options_.max_batch_rows, step_time_, absl::Now());
   const std::vector<int> plan = PlanStep(pending, {options_.max_batch_rows, kMaxLogitRows, prefill_rows});
 
   std::vector<ScheduledSequence> scheduled;
@@ -252,7 +273,8 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
   for (const ScheduledSequence& s : scheduled) s.sequence->OnStep(start, stats.sequences, stats.rows);
   absl::StatusOr<LogitsView> logits = runner_->Forward(batch, pass);
   stats.duration = absl::Now() - start;
-  prompt_pace_.Observe(stats.rows, stats.duration);
+  step_time_.Observe(static_cast<uint32_t>(stats.rows), absl::ToDoubleSeconds(stats.duration));
+  gather_.OnStep();
   if (hooks_.on_step) hooks_.on_step(stats);
   return logits;
 }

@@ -20,8 +20,10 @@
 #include "common/engine/runner.h"
 #include "common/engine/sequence/sequence_state.h"
 #include "common/engine/sequence/sequence_store.h"
+#include "common/engine/step_gather.h"
 #include "common/engine/work_item.h"
 #include "common/kv/lease_table.h"
+#include "common/spec/step_time.h"
 
 namespace outrider {
 
@@ -70,7 +72,10 @@ class Worker {
   void Submit(WorkItem item);
   // The next three call the SequenceStore's functions of that name, after the items submitted before them.
   void Release(const SequenceId& id) {
-    mailbox_.Put([id](SequenceStore& store) { store.Release(id); });
+    mailbox_.Put([this, id](SequenceStore& store) {
+      store.Release(id);
+      gather_.OnRelease(id);
+    });
   }
   void Cancel(const SequenceId& id, uint64_t round) {
     mailbox_.Put([id, round](SequenceStore& store) { store.Cancel(id, round); });
@@ -123,6 +128,9 @@ class Worker {
     if (hooks_.on_items) hooks_.on_items(more);
   }
   void EndExpired();
+  // Makes a step, if there is work and other sequences are not worth waiting for. Returns how long to wait
+  // for commands.
+  absl::Time StepOrWait();
   void Step();
   std::vector<ScheduledSequence> Schedule();
   absl::StatusOr<LogitsView> RunModel(std::vector<ScheduledSequence>& scheduled);
@@ -147,7 +155,9 @@ class Worker {
   Mailbox mailbox_;
   std::atomic<uint64_t> iterations_ = 0;
   SequenceStore store_;  // engine thread only
+  StepTime step_time_;
   PromptPace prompt_pace_;
+  StepGather gather_;
   std::atomic<int> counted_items_ = 0;
   std::atomic<float> kv_used_ = 0;
   int items_ = 0;  // taken from the mailbox and included in counted_items_; engine thread only

@@ -137,13 +137,12 @@ DraftLength DraftChoice::ChooseLength(Learned& learned, const Group& group, cons
       learned.common = Best(learned, learned.acceptance.alpha(), request.draft_tokens);
       learned.rounds_until_choice = kRoundsInStep * running_;
     }
-    if (learned.common == 0 && learned.plain_rounds >= kProbeEvery * running_)
-      return {std::min(most, kProbeTokens)};
+    if (learned.common == 0 && Probes(learned)) return {std::min(most, kProbeTokens)};
   }
   DraftLength length = LengthFor(learned, group, generation, most);
   if (learned.drafted_rounds < kRoundsToLearn || running_ > 1) return length;
   if (length.most == 0) {
-    if (learned.plain_rounds >= kProbeEvery) length.most = std::min(most, kProbeTokens);
+    if (Probes(learned)) length.most = std::min(most, kProbeTokens);
     return length;
   }
   if (++learned.chosen_rounds % kTryPlainEvery == 0) return {};
@@ -153,6 +152,12 @@ DraftLength DraftChoice::ChooseLength(Learned& learned, const Group& group, cons
     length.most = std::clamp(length.most + step, 1, most);
   }
   return length;
+}
+
+bool DraftChoice::Probes(Learned& learned) const {
+  if (learned.plain_rounds - learned.probed_after < kProbeEvery * std::max(running_, 1)) return false;
+  learned.probed_after = learned.plain_rounds;
+  return true;
 }
 
 DraftLength DraftChoice::LengthFor(const Learned& learned, const Group& group, const Generation& generation,
@@ -253,7 +258,7 @@ void DraftChoice::OnRound(const RoundReport& round) {
   ++learned.drafted_rounds;
   learned.draft.Age(learned.plain_rounds);
   learned.acceptance.Age(learned.plain_rounds);
-  learned.plain_rounds = 0;
+  learned.plain_rounds = learned.probed_after = 0;
   if (failed) return learned.draft.ObserveFailure(round.times);
   // How often one of several siblings is accepted says nothing about the acceptance of a chain.
   if (!IsChain(proposal)) return learned.draft.ObserveTree(round);

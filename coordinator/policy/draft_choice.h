@@ -85,6 +85,7 @@ class DraftChoice {
     int drafted_rounds = 0, chosen_rounds = 0;
     bool had_plain_round = false;
     int plain_rounds = 0;       // since the last round with a draft
+    int probed_after = 0;       // plain_rounds when a probe was last chosen
     int rounds_unforeseen = 0;  // in which running ahead did not seem to pay
     // For several generations: the best K if all took the same, and the rounds until it is chosen again.
     int common = 0, rounds_until_choice = 0;
@@ -112,6 +113,8 @@ class DraftChoice {
   DraftLength ChooseLength(Learned& learned, const Group& group, const Generation& generation, int most);
   std::optional<DraftLength> ChooseTree(const Learned& learned, const Group& group,
                                         const Generation& generation, int most);
+  // Whether the round is to draft although drafting does not seem to pay. One probe is chosen at a time.
+  bool Probes(Learned& learned) const;
   // The length that seems best by what was learned, without trials.
   DraftLength LengthFor(const Learned& learned, const Group& group, const Generation& generation,
                         int most) const;

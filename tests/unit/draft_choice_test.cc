@@ -224,6 +224,23 @@ TEST_F(DraftChoiceTest, DraftsAtOnceAfterALoadUnderWhichItDidNot) {
   policy_.End();
 }
 
+TEST_F(DraftChoiceTest, GenerationsThatChooseTogetherMakeOneProbe) {
+  const Machine loaded{.row_us = 45, .step_sequence_us = 15, .alpha = 0.7, .batch = 8};
+  ShareOfBest(loaded, 8000);
+  for (int i = 0; i < loaded.batch; ++i) policy_.Begin();
+  int together = 0, most_together = 0;
+  for (int round = 0; round < 4000; ++round, together = 0) {
+    std::vector<int> chosen;
+    for (int i = 0; i < loaded.batch; ++i) chosen.push_back(policy_.Choose(generation_).most);
+    for (const int k : chosen) {
+      together += k > 0;
+      Play(k, 0, loaded);
+    }
+    most_together = std::max(most_together, together);
+  }
+  EXPECT_EQ(most_together, 1);
+}
+
 class SeveralChoicesTest : public DraftChoiceTest, public ::testing::WithParamInterface<v1::DrafterKind> {
  protected:
   SeveralChoicesTest() : DraftChoiceTest(GetParam()) {}

@@ -46,12 +46,13 @@ class PromptPaceTest : public ::testing::Test {
   void Teach(double row_ms) {
     for (int i = 0; i < 200; ++i) {
       for (const int rows : {1, 4, 8, 16, 32, 64, 128, 256})
-        pace_.Observe(rows, absl::Milliseconds(2 + row_ms * rows));
+        step_time_.Observe(static_cast<uint32_t>(rows), 1e-3 * (2 + row_ms * rows));
     }
   }
-  int MostRows(int decoding) { return pace_.MostRows(decoding, 512, now_); }
+  int MostRows(int decoding) { return pace_.MostRows(decoding, 512, step_time_, now_); }
 
   absl::Time now_ = absl::UnixEpoch();
+  StepTime step_time_;
   PromptPace pace_;
 };
 

@@ -90,6 +90,7 @@ outrider_unit_test(serve_test
     unit/kv_budget_test.cc
     unit/serve_convert_test.cc
     unit/stall_watch_test.cc
+    unit/step_gather_test.cc
     unit/worker_metrics_test.cc
   LIBS outrider::serve outrider::rejection_sampler)
 outrider_unit_test(model_services_test

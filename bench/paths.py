@@ -10,6 +10,10 @@ texts x and tokens a
 
 So the most accepted tokens of all rules are a linear program's optimum (Thomas and Pal, arXiv 2602.16961). Beside it stand block
 verification of one path, and trees whose children are tried in turn: equal children may occur, or none (as in common/spec).
+
+For one token the optimum is the least capacity of a cut (Hu et al., arXiv 2502.18779), also with many tokens. Gumbel-coupled children are
+accepted if the target's race has the same winner: races of their own, whose minimum is the target's (Rowan et al., arXiv 2506.05632), or
+the first of one race (as in common/spec).
 """
 
 import argparse
@@ -106,6 +110,43 @@ def tree(p: Rows, q: Rows, vocab: int, length: int, paths: int, distinct: bool) 
     return accepted((), paths)
 
 
+def cut(p: np.ndarray, q: np.ndarray, distinct: bool) -> float:
+    """The most that any exact rule accepts of two children. Some set of tokens bounds it: what p has there, and all other pairs."""
+    best = 1.0
+    order = np.argsort(p / q)
+    for size in range(len(p)):
+        few = order[:size]
+        both = (q[few] * (q[few].sum() - q[few]) / (1 - q[few])).sum() if distinct else q[few].sum() ** 2
+        best = min(best, p[few].sum() + 1 - both)
+    return best
+
+
+def races(p: np.ndarray, q: np.ndarray, random: np.random.Generator, draws: int = 40000) -> tuple[float, float]:
+    """How often one of two children wins the target's race: each the first of its own, or both the first of one."""
+    times = random.exponential(size=(2, draws, len(p)))
+    own = (times / q).argmin(2) == (times.min(0) / p).argmin(1)
+    one = (times[0] / q).argsort(1)[:, :2] == (times[0] / p).argmin(1)[:, None]
+    return own.any(0).mean(), one.any(1).mean()
+
+
+def sparse_pair(random: np.random.Generator, vocab: int, alike: float) -> list[np.ndarray]:
+    p, other = random.dirichlet([alike] * vocab, 2) + 1e-9
+    return [row / row.sum() for row in (p, p + other)]
+
+
+def first_token(random: np.random.Generator, pairs: int) -> None:
+    print("\na token that stands, two children\n| tokens | equal | distinct | equal, at most | distinct, at most | two races | one race |")
+    print("|" + "---|" * 7)
+    for vocab, alike in ((5, 0.5), (20, 0.5), (200, 0.05)):
+        rows = []
+        for _ in range(pairs):
+            p, q = ({(): row} for row in sparse_pair(random, vocab, alike))
+            size = (vocab, 1, 2)
+            rows.append([tree(p, q, *size, False), tree(p, q, *size, True), cut(p[()], q[()], False), cut(p[()], q[()], True),
+                         *races(p[()], q[()], random)])
+        print(f"| {vocab} | " + " | ".join(f"{value:.3f}" for value in np.mean(rows, axis=0)) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=6, help="random pairs for each size")
@@ -120,6 +161,7 @@ def main() -> None:
             rows.append([block(p, q, *size), optimum(p, q, *size, 1), tree(p, q, *size, 2, False), tree(p, q, *size, 2, True),
                          optimum(p, q, *size, 2)])
         print(f"| {vocab}, {length} | " + " | ".join(f"{1 + value:.3f}" for value in np.mean(rows, axis=0)) + " |", flush=True)
+    first_token(random, args.pairs)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ ModelServiceSpec DraftSpec() {
                 ->check(CLI::Range(1, 1 << 30));
             app.add_option("--frequent-tokens", runner.frequent_tokens,
                            "propose only so many tokens, the first of frequent_tokens.json in the model's "
-                           "folder, which makes the head smaller; 0: all")
+                           "folder, and those of the text, which makes the head smaller; 0: all")
                 ->check(CLI::Range(0, 1 << 24));
             app.add_option(
                    "--lookup-tokens", draft->lookup_tokens,

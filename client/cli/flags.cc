@@ -71,7 +71,7 @@ std::vector<CLI::Option*> DefineServiceFlags(CLI::App& command, const char* grou
               "of draft and target: auto, float32, bfloat16 or int8; on a GPU auto, bfloat16 or fp8"),
           add("--draft-dtype", options.draft_dtype, "of the draft, if it is to have another one"),
           add("--frequent-tokens", options.frequent_tokens,
-              "that the draft proposes, so that its head is smaller; 0: all")
+              "that the draft proposes besides the text's, so that its head is smaller; 0: all")
               ->check(CLI::Range(0, 1 << 24)),
           add("--parallel-draft", options.parallel_draft,
               "tokens that the draft drafts in one forward pass; its model must be trained to")

@@ -57,6 +57,9 @@ struct SequenceRows {
   absl::Span<const int> parents = {};
   // How many of the last tokens return hidden states. Only for models that have them.
   int hidden_rows = 0;
+  // Tokens that are to have logits though a cut head lacks them (text_tokens.h). Then the sequence has no
+  // hidden_rows.
+  absl::Span<const TokenId> text = {};
   // float32 [*, DecoderConfig::embedding_columns]: embeddings of the last tokens, used in place of those of
   // their ids. Only for models that have hidden states.
   absl::Span<const float> embeddings = {};

@@ -85,6 +85,9 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Load(const RunnerOptions& option
   RunnerOptions sized = options;
   sized.more_block_bytes = ProposerBytesPerBlock(options, spec);
   runner->model_ = OUTRIDER_TRY(backend.Load(spec, weights, sized, runner->thread_pool_));
+  if (!spec.head_tokens.empty() && TextTokens::HasRowsOfHead(spec, *runner->model_)) {
+    runner->text_tokens_ = std::make_unique<TextTokens>(runner->frequent_, spec, *runner->model_);
+  }
   if (options.parallel.rank == 0) runner->weights_hash_ = checkpoint->Hash();
   if (options.heads.empty()) return runner;
   runner->proposers_ = OUTRIDER_TRY(LoadProposers({.backend = backend,
@@ -112,12 +115,33 @@ Runner::Runner(const RunnerOptions& options, ModelConfig config)
 absl::StatusOr<LogitsView> Runner::Forward(absl::Span<const SequenceRows> batch, const PassOptions& pass) {
   OUTRIDER_TRY(CheckBatch(batch, pass));
   if (batch.empty()) return LogitsView{nullptr, 0, config_.decoder.vocab_size};
-  const absl::StatusOr<LogitsView> logits = model_->Forward(batch, pass);
-  if (frequent_.empty() || !logits.ok()) return logits;
+  return frequent_.empty() ? model_->Forward(batch, pass) : ForwardFrequent(batch, pass);
+}
+
+absl::StatusOr<LogitsView> Runner::ForwardFrequent(absl::Span<const SequenceRows> batch,
+                                                   const PassOptions& pass) {
+  std::vector<SequenceRows> sequences(batch.begin(), batch.end());
+  const auto has_text = [&](const SequenceRows& sequence) {
+    return text_tokens_ != nullptr && !sequence.text.empty();
+  };
+  for (SequenceRows& sequence : sequences) {
+    if (has_text(sequence)) sequence.hidden_rows = sequence.logit_rows;
+  }
+  const LogitsView logits = OUTRIDER_TRY(model_->Forward(sequences, pass));
   const size_t vocab = static_cast<size_t>(config_.decoder.vocab_size);
-  spread_.resize(static_cast<size_t>(logits->rows) * vocab);
-  const LogitsView spread{spread_.data(), logits->rows, config_.decoder.vocab_size, logits->hidden};
-  for (int r = 0; r < logits->rows; ++r) SpreadLogits(logits->row(r), frequent_, spread.row(r));
+  spread_.resize(static_cast<size_t>(logits.rows) * vocab);
+  const LogitsView spread{spread_.data(), logits.rows, config_.decoder.vocab_size, logits.hidden};
+  for (int r = 0; r < logits.rows; ++r) SpreadLogits(logits.row(r), frequent_, spread.row(r));
+  int first_row = 0, first_state = 0;
+  for (const SequenceRows& sequence : sequences) {
+    const int row = std::exchange(first_row, first_row + sequence.logit_rows);
+    const int state = std::exchange(first_state, first_state + sequence.hidden_rows);
+    if (!has_text(sequence)) continue;
+    const std::vector<TokenId> others = text_tokens_->OthersIn(sequence.text);
+    for (int r = 0; r < sequence.logit_rows; ++r) {
+      OUTRIDER_TRY(text_tokens_->SetLogits(logits.hidden.row(state + r), others, spread.row(row + r)));
+    }
+  }
   return spread;
 }
 

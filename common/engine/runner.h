@@ -18,6 +18,7 @@
 #include "common/engine/model.h"
 #include "common/engine/proposers/proposer.h"
 #include "common/engine/runner_options.h"
+#include "common/engine/text_tokens.h"
 #include "common/engine/thread_pool.h"
 #include "common/kv/block_id.h"
 
@@ -121,6 +122,8 @@ class Runner {
  private:
   Runner(const RunnerOptions& options, ModelConfig config);
 
+  // Forward with logits of the frequent tokens and of the texts' tokens.
+  absl::StatusOr<LogitsView> ForwardFrequent(absl::Span<const SequenceRows> batch, const PassOptions& pass);
   absl::Status CheckBatch(absl::Span<const SequenceRows> batch, const PassOptions& pass) const;
   // Checks that the model has the layers that the pass names.
   absl::Status CheckPass(const PassOptions& pass) const;
@@ -136,6 +139,7 @@ class Runner {
   ThreadPool thread_pool_;
   std::unique_ptr<Model> model_;                      // uses thread_pool_
   std::vector<std::unique_ptr<Proposer>> proposers_;  // use model_
+  std::unique_ptr<TextTokens> text_tokens_;           // that frequent_ lacks; null: no logits; uses model_
 };
 
 }  // namespace outrider

@@ -70,8 +70,8 @@ struct RunnerOptions {
   size_t more_block_bytes = 0;
   int kv_blocks = 0;  // size of the pool; 0: as many as fit kv_memory_fraction of the free memory
   double kv_memory_fraction = 0.3;
-  // For drafts: compute logits only for this many of the most frequent tokens (frequent_head.h). 0: for all
-  // tokens.
+  // For drafts: compute logits only for this many of the most frequent tokens (frequent_head.h) and for those
+  // of the text. 0: for all tokens.
   int frequent_tokens = 0;
   int max_sequences = 256;   // the most sequences that the pool must hold; used if kv_blocks is 0
   int block_size = 16;       // tokens per block

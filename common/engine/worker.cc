@@ -256,6 +256,9 @@ absl::StatusOr<LogitsView> Worker::RunModel(std::vector<ScheduledSequence>& sche
                      .blocks = s.sequence->blocks(),
                      .logit_rows = s.logit_rows,
                      .task = s.task ? &*s.task : nullptr});
+    if (std::holds_alternative<ProposeWork>(s.sequence->work())) {
+      batch.back().text = s.sequence->tokens().first(static_cast<size_t>(s.sequence->committed()));
+    }
     if (const Proposer* proposer = ProposerOf(*runner_, *s.sequence)) {
       s.hidden_rows = proposer->HiddenRows(s.rows, s.logit_rows);
       batch.back().hidden_rows = s.hidden_rows;

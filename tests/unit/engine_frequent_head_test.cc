@@ -76,6 +76,31 @@ TEST_F(FrequentHead, HasTheLogitsOfItsTokensAndRulesOutTheOthers) {
   }
 }
 
+// Embeddings are the head's rows only where both are the same matrix.
+TEST_F(FrequentHead, HasTheTextsTokensToo) {
+  for (const auto& [model, tied] : {std::pair("mha-float32", true), std::pair("dim128-odd-sizes", false)}) {
+    SCOPED_TRACE(model);
+    RunnerOptions options = Options(model);
+    options.dtype = "float32";
+    const int vocab = LoadOrDie(options)->config().decoder.vocab_size;
+    const std::vector<TokenId> tokens = SomeTokens(5, vocab), text = {2, 4, 3, 2};
+    const Logits whole = LogitsOf(options, tokens);
+    options.model_dir = WithFrequentTokens(model, "[4, 7]");
+    options.frequent_tokens = 2;
+    const std::unique_ptr<Runner> runner = LoadOrDie(options);
+    const std::vector<BlockId> blocks = {0, 1};
+    const SequenceRows rows = {.tokens = tokens, .blocks = blocks, .logit_rows = 2, .text = text};
+    const LogitsView cut = runner->Forward({&rows, 1}).value();
+    for (int r = 0; r < 2; ++r) {
+      for (int token = 0; token < vocab; ++token) {
+        const bool has = token == 4 || token == 7 || (tied && (token == 2 || token == 3));
+        const float right = has ? whole[static_cast<size_t>(3 + r)][static_cast<size_t>(token)] : -1e30f;
+        EXPECT_NEAR(cut.row(r)[static_cast<size_t>(token)], right, 1e-4) << token;
+      }
+    }
+  }
+}
+
 TEST_F(FrequentHead, OfAllTokensIsTheHead) {
   RunnerOptions options = Options("mha-float32");
   const std::vector<TokenId> tokens = SomeTokens(5, 50);

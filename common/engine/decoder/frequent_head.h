@@ -1,7 +1,7 @@
 // A draft's head that is cut to the most frequent tokens. The head is half of what a small model reads per
 // token, and most of its rows belong to tokens that are hardly ever drafted. The tokens cut away get
-// logits so low that none is sampled, unless a mask leaves nothing else. The draft reports as q what it
-// samples from, so verification stays exact.
+// logits so low that none is sampled, unless a mask leaves nothing else or the text has them
+// (text_tokens.h). The draft reports as q what it samples from, so verification stays exact.
 //
 // See Zhao et al. 2025, "FR-Spec: Accelerating Large-Vocabulary Language Models via Frequency-Ranked
 // Speculative Sampling".

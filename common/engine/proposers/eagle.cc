@@ -9,20 +9,6 @@
 namespace outrider {
 namespace {
 
-// The sum of x[i] y[i], in a fixed order, in 16 parts for vector instructions.
-float Dot(const float* x, const float* y, size_t n) {
-  constexpr size_t kParts = 16;
-  const size_t whole = n / kParts * kParts;
-  float parts[kParts] = {};
-  for (size_t i = 0; i < whole; i += kParts) {
-    for (size_t p = 0; p < kParts; ++p) parts[p] += x[i + p] * y[i + p];
-  }
-  float sum = 0;
-  for (const float part : parts) sum += part;
-  for (size_t i = whole; i < n; ++i) sum += x[i] * y[i];
-  return sum;
-}
-
 // y = x / sqrt(mean(x^2) + epsilon) * weight.
 void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, float* y) {
   const size_t n = weight.size();
@@ -32,48 +18,6 @@ void RmsNorm(const float* x, const std::vector<float>& weight, float epsilon, fl
 
 }  // namespace
 
-DraftHead::DraftHead(Own own) : own_(std::move(own)) {
-  if (own_.embeddings == nullptr || own_.tokens.empty()) return;
-  met_.resize(static_cast<size_t>(own_.vocab));
-  for (const TokenId token : own_.tokens) met_[static_cast<size_t>(token)] = kAlways;
-}
-
-std::vector<TokenId> DraftHead::OthersIn(absl::Span<const TokenId> text) {
-  if (met_.empty()) return {};
-  if (++calls_ == kAlways) {  // begins again
-    std::ranges::replace_if(
-        met_, [](uint32_t call) { return call != kAlways; }, 0);
-    calls_ = 1;
-  }
-  std::vector<TokenId> others;
-  for (const TokenId token : text.last(std::min(text.size(), kText))) {
-    uint32_t& met = met_[static_cast<size_t>(token)];
-    if (met >= calls_) continue;
-    met = calls_;
-    others.push_back(token);
-  }
-  return others;
-}
-
-absl::StatusOr<absl::Span<const float>> DraftHead::RowOf(TokenId token, size_t hidden) {
-  if (places_.size() == kCached && !places_.contains(token)) {
-    places_.clear();
-    cached_.clear();
-  }
-  const auto [found, is_new] = places_.try_emplace(token, cached_.size());
-  if (is_new) {
-    cached_.resize(cached_.size() + hidden);
-    OUTRIDER_TRY(own_.embeddings->ReadEmbeddings({&token, 1}, absl::MakeSpan(cached_).last(hidden)));
-  }
-  return absl::MakeConstSpan(cached_).subspan(found->second, hidden);
-}
-
-float DraftHead::Capped(float logit) const {
-  if (!own_.softcap) return logit;
-  const float cap = static_cast<float>(*own_.softcap);
-  return cap * std::tanh(logit / cap);
-}
-
 absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states,
                                               std::span<const absl::Span<const TokenId>> others) {
   if (target_ != nullptr) return target_->Project(states);
@@ -82,7 +26,7 @@ absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states,
   const int rows = static_cast<int>(others.size());
   few_.resize(others.size() * columns);
   OUTRIDER_TRY(own_.matrix->Multiply(states, absl::MakeSpan(few_)));
-  for (float& logit : few_) logit = Capped(logit);
+  for (float& logit : few_) logit = Capped(logit, own_.softcap);
   if (own_.tokens.empty()) return LogitsView{few_.data(), rows, own_.vocab};
   // Fill whole rows again: controls have overwritten the previous ones.
   all_.resize(others.size() * vocab);
@@ -90,10 +34,8 @@ absl::StatusOr<LogitsView> DraftHead::Project(absl::Span<const float> states,
   for (size_t r = 0; r < others.size(); ++r) {
     const absl::Span<float> logits = absl::MakeSpan(all_).subspan(r * vocab, vocab);
     SpreadLogits(absl::MakeConstSpan(few_).subspan(r * columns, columns), own_.tokens, logits);
-    for (const TokenId token : others[r]) {
-      const absl::Span<const float> row = OUTRIDER_TRY(RowOf(token, hidden));
-      logits[static_cast<size_t>(token)] = Capped(Dot(&states[r * hidden], row.data(), hidden));
-    }
+    if (own_.text == nullptr) continue;
+    OUTRIDER_TRY(own_.text->SetLogits(states.subspan(r * hidden, hidden), others[r], logits));
   }
   return LogitsView{all_.data(), rows, own_.vocab};
 }

@@ -15,11 +15,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,6 +27,7 @@
 #include "common/engine/memory.h"
 #include "common/engine/model.h"
 #include "common/engine/proposers/proposer.h"
+#include "common/engine/text_tokens.h"
 #include "common/spec/types.h"
 
 namespace outrider {
@@ -44,17 +43,18 @@ class DraftHead {
     std::vector<TokenId> tokens;                   // empty: all
     int vocab = 0;                                 // the target's
     std::optional<double> softcap = std::nullopt;  // DecoderConfig::final_softcap
-    // If the embeddings of this model are rows of the head: tokens that `tokens` lacks can be proposed where
-    // the text has them already (arXiv 2605.26444). Null: they cannot.
-    Model* embeddings = nullptr;
+    // Of the text's tokens, those that `tokens` lacks. Null: they cannot be proposed.
+    std::unique_ptr<TextTokens> text = nullptr;
   };
 
-  // Uses the target's head; the target must outlive this, as must Own::embeddings.
+  // Uses the target's head; the target must outlive this.
   explicit DraftHead(Model& target) : target_(&target) {}
-  explicit DraftHead(Own own);
+  explicit DraftHead(Own own) : own_(std::move(own)) {}
 
-  // The tokens of the text's last kText that can be proposed though the matrix lacks them.
-  std::vector<TokenId> OthersIn(absl::Span<const TokenId> text);
+  // The tokens of the text that can be proposed though the matrix lacks them.
+  std::vector<TokenId> OthersIn(absl::Span<const TokenId> text) {
+    return own_.text == nullptr ? std::vector<TokenId>() : own_.text->OthersIn(text);
+  }
 
   // Logits of states [rows, hidden], valid until the next call. `others`: for each row, such tokens. An error
   // means that the device failed.
@@ -62,23 +62,9 @@ class DraftHead {
                                      std::span<const absl::Span<const TokenId>> others);
 
  private:
-  static constexpr size_t kText = 1024;
-  static constexpr size_t kCached = 4096;  // rows
-
-  // The head's row of a token, valid until the next call.
-  absl::StatusOr<absl::Span<const float>> RowOf(TokenId token, size_t hidden);
-  float Capped(float logit) const;
-
   Model* target_ = nullptr;  // null: `own_`
   Own own_;
   std::vector<float> few_, all_;
-  // For each token, the last call of OthersIn that met it; kAlways: the matrix has it.
-  static constexpr uint32_t kAlways = std::numeric_limits<uint32_t>::max();
-  std::vector<uint32_t> met_;
-  uint32_t calls_ = 0;
-  // Rows that were read before, and the place of each token's among them.
-  std::vector<float> cached_;
-  std::unordered_map<TokenId, size_t> places_;
 };
 
 // The parts that only EAGLE-3 has. The norms are weights of RMS norms, [hidden].

@@ -53,7 +53,9 @@ DraftHead ReadHead(const HeadFolder& folder, HeadWeights& weights) {
     const FrequentHead rows(folder.target.weights, decoder, head.tokens);
     head.matrix = weights.Load(rows.Get(TensorsOf(decoder).head.parts[0].name, {count, folder.hidden()}));
     head.softcap = decoder.final_softcap;
-    if (decoder.tie_word_embeddings && !decoder.embedding_scale) head.embeddings = &folder.target.model;
+    if (!has_all && TextTokens::HasRowsOfHead(decoder, folder.target.model)) {
+      head.text = std::make_unique<TextTokens>(head.tokens, decoder, folder.target.model);
+    }
   }
   return DraftHead(std::move(head));
 }

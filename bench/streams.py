@@ -11,7 +11,6 @@ import itertools
 import json
 import statistics
 import sys
-import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -39,24 +38,26 @@ class Load:
 
     def rate(self, mode: str) -> float:
         """Tokens per second."""
-        numbers, ended = itertools.count(), threading.Event()
+        numbers, clients = itertools.count(), self.args.before or self.args.streams
 
-        def ask() -> None:
-            while not ended.is_set():
+        def ask(client: int) -> None:
+            while client < clients:
                 number = next(numbers)
                 question = self.questions[number % len(self.questions)]
                 answer = self.client.generate([{"role": "user", "content": question}], temperature=self.temperature,
                                               max_tokens=self.args.max_tokens, **options_of(mode, next(self.seeds)))
                 self.answers[mode, question] = answer.tokens
 
-        with ThreadPoolExecutor(self.args.streams) as pool:
-            clients = [pool.submit(ask) for _ in range(self.args.streams)]
+        with ThreadPoolExecutor(max(clients, self.args.streams)) as pool:
+            asking = [pool.submit(ask, client) for client in range(clients)]
             time.sleep(WARM_UP)
+            begin, clients = clients, self.args.streams
+            asking += [pool.submit(ask, client) for client in range(begin, clients)]
             begun, before = time.perf_counter(), self.emitted()
             time.sleep(self.args.seconds)
             rate = (self.emitted() - before) / (time.perf_counter() - begun)
-            ended.set()
-            for each in clients:
+            clients = 0
+            for each in asking:
                 each.result()
         return rate
 
@@ -70,6 +71,7 @@ def main() -> None:
     add_arguments(parser, turns=5)
     parser.add_argument("--metrics", default="127.0.0.1:9090", help="address of its metrics")
     parser.add_argument("--streams", type=int, default=16, help="clients")
+    parser.add_argument("--before", type=int, help="clients until a measurement begins, to see how a change of load is followed")
     parser.add_argument("--seconds", type=float, default=8, help="length of a measurement")
     args = parser.parse_args()
 

@@ -104,7 +104,7 @@ DraftLength DraftChoice::ChooseWithin(const Group& group, const Generation& gene
   most = std::min(generation.request().draft_tokens, most);
   if (most <= 0) return {};
   if (const std::optional<TreeShape>& tree = generation.request().tree) return {.most = most, .tree = tree};
-  const bool ahead = MeasuresSchedules(generation) ? schedules_[group].Next()
+  const bool ahead = MeasuresSchedules(generation) ? ScheduleOf(group).Next()
                                                    : generation.request().schedule == v1::SCHEDULE_RUN_AHEAD;
   Learned& learned = LearnedOf(group, ahead);
   DraftLength length = ChooseLength(learned, group, generation, most);
@@ -241,7 +241,10 @@ void DraftChoice::OnRound(const RoundReport& round) {
   const Group group = GroupOf(generation);
   const bool failed = round.draft_status == DraftStatus::kFailed;
   if (MeasuresSchedules(generation) && IsChain(proposal)) {
-    schedules_[group].Observe(round.ahead.runs, outrider::Seconds(round.times.round), round.emitted);
+    // Both ways are judged by the same acceptance.
+    const bool has_run_ahead = learned_.contains({group, true});
+    const double expected = LearnedOf(group, has_run_ahead).acceptance.ExpectedTokens(proposal);
+    ScheduleOf(group).Observe(round.ahead.runs, outrider::Seconds(round.times.round), expected);
   }
   if (!failed && ChoosesTree(generation)) trees_[group].Observe(round);
   Learned& learned = LearnedOf(group, round.ahead.runs);

@@ -132,9 +132,16 @@ class DraftChoice {
     return generation.request().chooses_tree && running_ <= 1;
   }
 
+  // Whether a generation that runs alone drafts ahead. Both ways are judged by what a round is expected to
+  // yield, so fewer rounds suffice for a trial.
+  MeasuredChoice& ScheduleOf(const Group& group) {
+    constexpr int kRoundsOfATrial = 6;
+    return schedules_.try_emplace(group, kRoundsOfATrial).first->second;
+  }
   // The choice of generations that run together, of which there are about as many as now.
   LoadChoice& LoadOf(bool greedy) {
-    return loads_[{greedy, std::bit_width(static_cast<uint32_t>(running_))}];
+    return loads_.try_emplace({greedy, std::bit_width(static_cast<uint32_t>(running_))}, running_)
+        .first->second;
   }
 
   // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.

@@ -10,12 +10,12 @@ namespace {
 constexpr double kPriorTokens = 60;
 constexpr double kPriorOfABin = 4;
 
-// Rounds of a trial. The mean time of so few rounds varies by a few percent by chance.
-constexpr int kTrial = 16;
 constexpr double kClearlyBetter = 0.97;
-// Trials of the slower way take at most a ninth of the rounds, and a 65th in the end.
-constexpr int kFirstPause = 8 * kTrial;
-constexpr int kLongestPause = 64 * kTrial;
+// Trials of the slower way take at most a ninth of the rounds. A change is soon checked again, as chance may
+// have made it.
+constexpr int kFirstPauseInTrials = 8;
+constexpr int kPauseAfterALoss = 128;
+constexpr int kLongestPause = 1024;
 
 constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
 // A tree is tried if its predicted rate is kWorthATrial times the chain's rate, since its times are known
@@ -71,6 +71,15 @@ void Acceptance::ObserveAhead(std::span<const ProposalNode> chain, const Verdict
 double Acceptance::AlphaOfBin(int bin) const {
   if (bin == AcceptanceByConfidence::kUnknown) return alpha();
   return by_confidence_.Of(bin).MeanWithPrior(alpha(), kPriorOfABin);
+}
+
+double Acceptance::ExpectedTokens(std::span<const ProposalNode> chain) const {
+  double tokens = 1, reached = 1;
+  for (const ProposalNode& node : chain) {
+    reached *= AlphaOfBin(AcceptanceByConfidence::BinOf(node.confidence));
+    tokens += reached;
+  }
+  return tokens;
 }
 
 double Acceptance::ExcessOfRejections(const AcceptanceByConfidence& own) const {
@@ -154,14 +163,14 @@ double DraftCosts::Propose(int k, int running) const {
 bool MeasuredChoice::Next() {
   if (pause_ == 0) {
     // Nothing is known yet, and the first rounds are slow for other reasons.
-    pause_ = kFirstPause;
-    rounds_left_ = kTrial;
+    pause_ = kFirstPauseInTrials * trial_;
+    rounds_left_ = trial_;
   }
   if (rounds_left_-- == 0) {
     if (trying_) {
       EndTrial();
     } else {
-      rounds_left_ = kTrial - 1;
+      rounds_left_ = trial_ - 1;
       trying_ = true;
       // Old measurements cannot be compared with present ones.
       (other_is_better_ ? usual_ : other_) = RunningMean();
@@ -176,9 +185,9 @@ void MeasuredChoice::EndTrial() {
   trying_ = false;
   if (tried < kClearlyBetter * present) {
     other_is_better_ = !other_is_better_;
-    pause_ = kFirstPause;
+    pause_ = kFirstPauseInTrials * trial_;
   } else {
-    pause_ = std::min(2 * pause_, kLongestPause);
+    pause_ = std::clamp(2 * pause_, kPauseAfterALoss, kLongestPause);
   }
   rounds_left_ = pause_ - 1;
 }

@@ -64,6 +64,8 @@ class Acceptance {
   // of k tokens, if at most `branches` outcomes are drafted for.
   double WholeHit(double alpha) const { return whole_hits_.MeanWithPrior(alpha, kPriorOfAnOutcome); }
   double CorrectedHit(double alpha, int k, int branches) const;
+  // The mean number of tokens of a round with that chain. It varies less than the tokens themselves.
+  double ExpectedTokens(std::span<const ProposalNode> chain) const;
   std::vector<NamedOutcome> Outcomes(std::span<const ProposalNode> chain) const;
 
  private:
@@ -150,16 +152,22 @@ class DraftCosts {
 // Then the other is tried for a few, more rarely each time it loses. One thread.
 class MeasuredChoice {
  public:
+  // The mean time of a token in so few rounds varies by a few percent by chance.
+  static constexpr int kRoundsOfATrial = 16;
+
+  explicit MeasuredChoice(int rounds_of_a_trial = kRoundsOfATrial) : trial_(rounds_of_a_trial) {}
+
   // Whether the next round takes the other way.
   bool Next();
   // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
-  void Observe(bool other, double seconds, int tokens) {
+  void Observe(bool other, double seconds, double tokens) {
     if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
   }
 
  private:
   void EndTrial();
 
+  const int trial_;
   RunningMean usual_, other_;  // seconds per token
   bool other_is_better_ = false;
   bool trying_ = false;  // the slower way is on trial
@@ -171,6 +179,9 @@ class MeasuredChoice {
 // of them. One thread.
 class LoadChoice {
  public:
+  // For about `running` generations. The more there are, the sooner a trial has seen enough rounds.
+  explicit LoadChoice(int running) : choice_(std::clamp(64 / running, 4, MeasuredChoice::kRoundsOfATrial)) {}
+
   // Whether none is to draft.
   bool plain() const { return plain_; }
 
@@ -181,17 +192,23 @@ class LoadChoice {
     } else {
       choice_.Observe(plain_, seconds / running, tokens);
     }
-    if (--rounds_left_ > 0) return;
+    seconds_left_ -= seconds / running;
+    if (--rounds_left_ > 0 || seconds_left_ > 0) return;
     const bool before = std::exchange(plain_, choice_.Next());
     if (plain_ != before) unsettled_ = running;
     rounds_left_ = running;
+    seconds_left_ = kSecondsOfAChoice;
   }
 
  private:
+  // A trial takes about 50 ms, as the speed of a shared machine varies within a few.
+  static constexpr double kSecondsOfAChoice = 3e-3;
+
   MeasuredChoice choice_;
   bool plain_ = false;
   int rounds_left_ = 0;  // until the next choice
-  int unsettled_ = 0;    // rounds that were begun before the last change
+  double seconds_left_ = 0;
+  int unsettled_ = 0;  // rounds that were begun before the last change
 };
 
 // Chooses between chains and trees for generations that run alone.

@@ -168,5 +168,55 @@ TEST(MeasuredChoice, FollowsAMachineThatChanges) {
   EXPECT_LT(ShareAhead(choice, 1.3), 0.4);
 }
 
+// Whether a MeasuredChoice for few rounds keeps to the faster way, although a round yields 1 to 9 tokens.
+class ScheduleTrialTest : public OutcomesTest {
+ protected:
+  // Reports a round that took 1 ms, or `seconds_ahead` if it ran ahead.
+  void Play(DraftChoice& policy, const Generation& generation, bool ahead, double seconds_ahead) {
+    const Proposal chain = Chain(8);
+    Verdict verdict;
+    size_t accepted = 0;
+    while (accepted < chain.size() && uniform_(random_) < 0.8) ++accepted;
+    verdict.path = ChainPath(accepted);
+    verdict.token = 999;
+    RoundTimes times;
+    times.round = std::chrono::duration_cast<Clock::duration>(
+        std::chrono::duration<double>(ahead ? seconds_ahead : 1e-3));
+    policy.OnRound({.generation = &generation,
+                    .proposal = &chain,
+                    .verdict = &verdict,
+                    .drafter = v1::DRAFTER_KIND_MODEL,
+                    .draft_status = DraftStatus::kUsable,
+                    .chosen = 8,
+                    .emitted = static_cast<int>(accepted) + 1,
+                    .running = 1,
+                    .proposal_bytes = 0,
+                    .ahead = {.runs = ahead},
+                    .times = times});
+  }
+
+  std::mt19937 random_{3};
+  std::uniform_real_distribution<double> uniform_;
+};
+
+TEST_F(ScheduleTrialTest, LuckyRoundsDoNotMakeASlowScheduleTheUsualOne) {
+  Request request = MakeRequest();
+  request.schedule = v1::SCHEDULE_AUTO;
+  request.draft_tokens = 8;
+  const Generation generation = Make(std::move(request));
+  for (const double seconds_ahead : {0.75e-3, 1.3e-3}) {
+    DraftChoice policy;
+    policy.Begin();
+    int slower = 0;
+    for (int round = 0; round < 4000; ++round) {
+      const bool ahead = policy.Choose(generation).ahead;
+      Play(policy, generation, ahead, seconds_ahead);
+      if (round >= 1000) slower += ahead == (seconds_ahead > 1e-3);
+    }
+    EXPECT_LT(slower, 60) << seconds_ahead;
+    EXPECT_GT(slower, 0) << seconds_ahead;
+  }
+}
+
 }  // namespace
 }  // namespace outrider

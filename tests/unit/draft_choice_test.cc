@@ -201,8 +201,8 @@ TEST_F(DraftChoiceTest, AGenerationAloneTriesPlainRoundsNowAndThen) {
   EXPECT_GT(ShareOfBest({.alpha = 0.9}, 8192), 0.96);
   EXPECT_EQ(plain_, 4096 / 256);
   plain_ = 0;
-  ShareOfBest({.alpha = 0.9, .batch = 4}, 8192);
-  EXPECT_LT(plain_, 4096 / 32) << "several try them together, more and more rarely";
+  ShareOfBest({.alpha = 0.9, .batch = 4}, 40'000);
+  EXPECT_LT(plain_, 20'000 / 20) << "several try them together, more and more rarely";
 }
 
 TEST_F(DraftChoiceTest, DropsUnderLoadWhereRowsDecide) {

@@ -135,7 +135,7 @@ class DraftChoice {
   // Whether a generation that runs alone drafts ahead. Both ways are judged by what a round is expected to
   // yield, so fewer rounds suffice for a trial.
   MeasuredChoice& ScheduleOf(const Group& group) {
-    constexpr int kRoundsOfATrial = 6;
+    constexpr int kRoundsOfATrial = 8;
     return schedules_.try_emplace(group, kRoundsOfATrial).first->second;
   }
   // The choice of generations that run together, of which there are about as many as now.

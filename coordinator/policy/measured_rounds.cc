@@ -14,7 +14,6 @@ constexpr double kClearlyBetter = 0.97;
 // Trials of the slower way take at most a ninth of the rounds. A change is soon checked again, as chance may
 // have made it.
 constexpr int kFirstPauseInTrials = 8;
-constexpr int kPauseAfterALoss = 128;
 constexpr int kLongestPause = 1024;
 
 constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
@@ -164,7 +163,7 @@ bool MeasuredChoice::Next() {
   if (pause_ == 0) {
     // Nothing is known yet, and the first rounds are slow for other reasons.
     pause_ = kFirstPauseInTrials * trial_;
-    rounds_left_ = trial_;
+    rounds_left_ = kRoundsOfATrial;
   }
   if (rounds_left_-- == 0) {
     if (trying_) {
@@ -174,6 +173,7 @@ bool MeasuredChoice::Next() {
       trying_ = true;
       // Old measurements cannot be compared with present ones.
       (other_is_better_ ? usual_ : other_) = RunningMean();
+      changed_ = true;
     }
   }
   return other_is_better_ != trying_;
@@ -182,12 +182,14 @@ bool MeasuredChoice::Next() {
 void MeasuredChoice::EndTrial() {
   const double present = (other_is_better_ ? other_ : usual_).mean(0);
   const double tried = (other_is_better_ ? usual_ : other_).mean(present);
+  const bool won = tried < kClearlyBetter * present;
   trying_ = false;
-  if (tried < kClearlyBetter * present) {
+  changed_ = !won;
+  if (won) {
     other_is_better_ = !other_is_better_;
     pause_ = kFirstPauseInTrials * trial_;
   } else {
-    pause_ = std::clamp(2 * pause_, kPauseAfterALoss, kLongestPause);
+    pause_ = std::min(2 * pause_, kLongestPause);
   }
   rounds_left_ = pause_ - 1;
 }

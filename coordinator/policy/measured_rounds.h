@@ -159,8 +159,10 @@ class MeasuredChoice {
 
   // Whether the next round takes the other way.
   bool Next();
-  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
+  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way. The first round
+  // after a change still shows what was before: nothing was drafted ahead for it, for example.
   void Observe(bool other, double seconds, double tokens) {
+    if (std::exchange(changed_, false)) return;
     if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
   }
 
@@ -170,9 +172,10 @@ class MeasuredChoice {
   const int trial_;
   RunningMean usual_, other_;  // seconds per token
   bool other_is_better_ = false;
-  bool trying_ = false;  // the slower way is on trial
-  int rounds_left_ = 0;  // of the trial, or until the next
-  int pause_ = 0;        // rounds from the end of a trial to the next
+  bool trying_ = false;   // the slower way is on trial
+  bool changed_ = false;  // the next round takes the other way than the one before
+  int rounds_left_ = 0;   // of the trial, or until the next
+  int pause_ = 0;         // rounds from the end of a trial to the next
 };
 
 // Chooses whether generations that run together draft or all decode plainly, by the tokens per second of all

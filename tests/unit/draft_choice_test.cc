@@ -108,9 +108,11 @@ class DraftChoiceTest : public ::testing::Test {
     if (!prompt) Report(draft, verdict, machine.Times(k));
   }
 
-  // Runs rounds and returns the rate of the second half, as a share of the best fixed K's.
-  double ShareOfBest(const Machine& machine, int rounds = 2000) {
-    for (int i = 0; i < machine.batch; ++i) policy_.Begin();
+  // Runs rounds and returns the rate of the second half, as a share of the best fixed K's. If only some
+  // of the batch are this coordinator's, the others choose the same.
+  double ShareOfBest(const Machine& machine, int rounds = 2000, std::optional<int> own = {}) {
+    const int running = own.value_or(machine.batch);
+    for (int i = 0; i < running; ++i) policy_.Begin();
     double share = 0;
     int next = 0;
     std::map<int, int> chosen;
@@ -123,7 +125,7 @@ class DraftChoiceTest : public ::testing::Test {
       Play(k, accepted, machine);
       if (round >= rounds / 2) share += machine.TokensPerSecond(k) / machine.Best(kMost) / (rounds / 2);
     }
-    for (int i = 0; i < machine.batch; ++i) policy_.End();
+    for (int i = 0; i < running; ++i) policy_.End();
     plain_ += chosen[0];
     usual_k_ = std::ranges::max_element(chosen, {}, &std::pair<const int, int>::second)->first;
     return share;
@@ -210,6 +212,19 @@ TEST_F(DraftChoiceTest, DropsUnderLoadWhereRowsDecide) {
   EXPECT_GT(ShareOfBest(loaded, 6000), 0.96);
   EXPECT_EQ(usual_k_, 0);
 }
+
+// How many of the eight sequences in a step are this coordinator's.
+class SeveralCoordinatorsTest : public DraftChoiceTest, public ::testing::WithParamInterface<int> {};
+
+TEST_P(SeveralCoordinatorsTest, DraftNothingWhereTheRowsOfAllAreDear) {
+  EXPECT_GT(ShareOfBest({.row_us = 40, .alpha = 0.7, .batch = 8}, 40'000, GetParam()), 0.95);
+  EXPECT_EQ(usual_k_, 0);
+}
+TEST_P(SeveralCoordinatorsTest, DraftWhereTheyAreCheap) {
+  EXPECT_GT(ShareOfBest({.alpha = 0.8, .batch = 8}, 40'000, GetParam()), 0.95);
+  EXPECT_GE(usual_k_, 3);
+}
+INSTANTIATE_TEST_SUITE_P(Own, SeveralCoordinatorsTest, ::testing::Values(1, 2, 4, 8));
 
 // Rows cost little until arithmetic decides, and what a load takes says nothing about a generation alone.
 TEST_F(DraftChoiceTest, DraftsAtOnceAfterALoadUnderWhichItDidNot) {

@@ -140,8 +140,7 @@ class DraftChoice {
   }
   // The choice of generations that run together, of which there are about as many as now.
   LoadChoice& LoadOf(bool greedy) {
-    return loads_.try_emplace({greedy, std::bit_width(static_cast<uint32_t>(running_))}, running_)
-        .first->second;
+    return loads_[{greedy, std::bit_width(static_cast<uint32_t>(running_))}];
   }
 
   // Tokens per second, and seconds per round, with a proposal of k tokens if the draft gives one.

@@ -1,5 +1,6 @@
 #include "coordinator/policy/measured_rounds.h"
 
+#include <cmath>
 #include <functional>
 #include <numeric>
 
@@ -10,11 +11,11 @@ namespace {
 constexpr double kPriorTokens = 60;
 constexpr double kPriorOfABin = 4;
 
-constexpr double kClearlyBetter = 0.97;
-// Trials of the slower way take at most a ninth of the rounds. A change is soon checked again, as chance may
-// have made it.
+constexpr double kClearGain = 0.03;  // the logarithm of a ratio of times
+// Trials of the slower way take at most a ninth of the rounds, and a 65th in the end. A surprise is
+// soon checked again, as it may be chance.
 constexpr int kFirstPauseInTrials = 8;
-constexpr int kLongestPause = 1024;
+constexpr int kLongestPauseInTrials = 64;
 
 constexpr double kPriorWeight = 8;  // ChildStands counts as this many observations of a child
 // A tree is tried if its predicted rate is kWorthATrial times the chain's rate, since its times are known
@@ -180,17 +181,15 @@ bool MeasuredChoice::Next() {
 }
 
 void MeasuredChoice::EndTrial() {
-  const double present = (other_is_better_ ? other_ : usual_).mean(0);
-  const double tried = (other_is_better_ ? usual_ : other_).mean(present);
-  const bool won = tried < kClearlyBetter * present;
   trying_ = false;
-  changed_ = !won;
-  if (won) {
-    other_is_better_ = !other_is_better_;
-    pause_ = kFirstPauseInTrials * trial_;
-  } else {
-    pause_ = std::min(2 * pause_, kLongestPause);
-  }
+  const double sign = other_is_better_ ? 1 : -1;
+  const double ratio = usual_.sum() > 0 && other_.sum() > 0 ? std::log(other_.mean(0) / usual_.mean(0)) : 0;
+  ratio_.Observe(ratio);
+  const bool seems_better = sign * ratio > kClearGain;
+  const bool is_better = seems_better && sign * ratio_.mean(0) > kClearGain;
+  changed_ = !is_better;
+  if (is_better) other_is_better_ = !other_is_better_;
+  pause_ = seems_better ? kFirstPauseInTrials * trial_ : std::min(2 * pause_, kLongestPauseInTrials * trial_);
   rounds_left_ = pause_ - 1;
 }
 

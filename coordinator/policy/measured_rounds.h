@@ -169,8 +169,12 @@ class MeasuredChoice {
  private:
   void EndTrial();
 
+  // One trial errs by a quarter on a busy machine, so the one before counts half.
+  static constexpr double kDecay = 0.5;
+
   const int trial_;
   RunningMean usual_, other_;  // seconds per token
+  RunningMean ratio_{kDecay};  // the logarithms of other / usual in trials
   bool other_is_better_ = false;
   bool trying_ = false;   // the slower way is on trial
   bool changed_ = false;  // the next round takes the other way than the one before
@@ -182,9 +186,6 @@ class MeasuredChoice {
 // of them. One thread.
 class LoadChoice {
  public:
-  // For about `running` generations. The more there are, the sooner a trial has seen enough rounds.
-  explicit LoadChoice(int running) : choice_(std::clamp(64 / running, 4, MeasuredChoice::kRoundsOfATrial)) {}
-
   // Whether none is to draft.
   bool plain() const { return plain_; }
 
@@ -204,10 +205,11 @@ class LoadChoice {
   }
 
  private:
-  // A trial takes about 50 ms, as the speed of a shared machine varies within a few.
-  static constexpr double kSecondsOfAChoice = 3e-3;
+  // A trial takes at least 50 ms, as the speed of a shared machine varies within a few.
+  static constexpr int kChoicesOfATrial = 4;
+  static constexpr double kSecondsOfAChoice = 12.5e-3;
 
-  MeasuredChoice choice_;
+  MeasuredChoice choice_{kChoicesOfATrial};
   bool plain_ = false;
   int rounds_left_ = 0;  // until the next choice
   double seconds_left_ = 0;

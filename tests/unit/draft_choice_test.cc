@@ -262,7 +262,7 @@ class SeveralChoicesTest : public DraftChoiceTest, public ::testing::WithParamIn
 };
 
 TEST_P(SeveralChoicesTest, OneDraftsAsItsOwnAcceptanceAllowsUnlessADraftServiceHasToKeepStep) {
-  ShareOfBest({.row_us = 20, .alpha = 0.7, .batch = 4}, 2000);
+  ShareOfBest({.row_us = 20, .alpha = 0.7, .batch = 4}, 1000);
   Generation easy(MakeRequest(GetParam()), tokenizer_.get(), Clock::now());
   Generation hard(MakeRequest(GetParam()), tokenizer_.get(), Clock::now());
   Proposal draft;

@@ -70,7 +70,7 @@ TEST(StepTime, AFewSlowPassesAreNotBelieved) {
 
 TEST(LoadChoice, TakesWhatGivesMoreTokensInTheSameTime) {
   constexpr int kRunning = 8, kRounds = 40'000;
-  LoadChoice choice(kRunning);
+  LoadChoice choice;
   const auto share_plain = [&](int drafted_tokens) {
     int plain = 0;
     for (int round = 0; round < kRounds; ++round) {

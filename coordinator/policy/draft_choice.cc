@@ -174,7 +174,7 @@ DraftLength DraftChoice::LengthFor(const Learned& learned, const Group& group, c
     const int longest = std::min(most, kWhileLearning);
     if (running_ > 1 || learned.drafted_rounds == 0) return all_of(longest);
     if (!learned.had_plain_round) return {};
-    return all_of(std::max(Best(learned, learned.acceptance.alpha(), longest), 1));
+    return all_of(std::max(Best(learned, learned.acceptance.AlphaAtFirst(), longest), 1));
   }
   const double excess = learned.acceptance.ExcessOfRejections(generation.recent_acceptance(group.asked));
   const double alpha = std::max(1 - excess * (1 - learned.acceptance.alpha()), 0.0);

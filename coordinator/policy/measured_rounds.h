@@ -54,6 +54,8 @@ class Acceptance {
   // The chance that the next token is accepted: the accepted share of the judged tokens. A draft that reports
   // its confidence ends where it is unsure; then it is the accepted share of first tokens.
   double alpha() const { return all_.mean(kUnknownAcceptance); }
+  // The same while few tokens were judged.
+  double AlphaAtFirst() const { return all_.MeanWithPrior(kUnknownAcceptance, kPriorOfAlpha); }
   // The same for a token in that bin of confidence.
   double AlphaOfBin(int bin) const;
   // The ratio of one generation's rejections, `own`, to those expected of tokens of the same confidence.
@@ -72,6 +74,7 @@ class Acceptance {
   // The meaning of confidence changes more slowly than times do, and a bin sees fewer tokens.
   static constexpr double kConfidenceDecay = 0.998;
   static constexpr double kUnknownAcceptance = 0.7;
+  static constexpr double kPriorOfAlpha = 8;  // judged tokens
   // First guesses: how often the draft's second, third, ... choice replaces a rejected token, how often any
   // choice that was drafted for does, and how many observations these guesses count as.
   static constexpr std::array<double, kRanks> kCorrectedAtFirst = {0.35, 0.15, 0.08, 0.05};

@@ -199,6 +199,17 @@ TEST_F(DraftChoiceTest, SeesFromTwoRoundsWhatRowsCost) {
   EXPECT_THAT(chosen, ElementsAre(0, 4, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1));
 }
 
+TEST_F(DraftChoiceTest, OneRejectedDraftDoesNotMakeTheNextOnesShort) {
+  policy_.Begin();
+  std::vector<int> chosen;
+  for (int round = 0; round < 6; ++round) {
+    chosen.push_back(policy_.Choose(generation_).most);
+    Play(chosen.back(), /*accepted=*/round == 1 ? 0 : chosen.back(), {.verify_us = 2000});
+  }
+  policy_.End();
+  EXPECT_THAT(chosen, ElementsAre(0, 4, 0, 4, 4, 4));
+}
+
 TEST_F(DraftChoiceTest, AGenerationAloneTriesPlainRoundsNowAndThen) {
   EXPECT_GT(ShareOfBest({.alpha = 0.9}, 8192), 0.96);
   EXPECT_EQ(plain_, 4096 / 256);

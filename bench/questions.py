@@ -19,6 +19,7 @@ from compare_systems import chat_questions, machine
 from outrider import Client, Completion
 
 PLAIN = "none"
+W1_TOKENS = 256  # of prompt and answer
 LEAST_TOKENS = 16  # the least tokens of an answer whose speed counts
 
 
@@ -66,8 +67,19 @@ def rate(answer: Completion) -> float:
     return (len(answer.tokens) - 1) / answer.usage.decode_seconds
 
 
-def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str, question: str | dict, turn: int) -> Completion:
+def w1_prompts(client: Client) -> list[list[int]]:
+    """The first W1_TOKENS tokens of twelve texts, which have a prompt of each set."""
+    texts = json.loads((Path(__file__).parent / "prompts.json").read_text())
+    rows = zip(*(texts[name]["prompts"] for name in ("novel", "structured", "repetitive", "prose", "rewriting")))
+    read = [client.generate(" ".join(row), max_tokens=0, echo=True, prompt_logprobs=0) for row in rows]
+    return [[each.prompt.first.id, *(next_one.token.id for next_one in each.prompt_logprobs)][:W1_TOKENS] for each in read]
+
+
+def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str, question: str | dict | list[int],
+        turn: int) -> Completion:
     options = options_of(mode, turn)
+    if isinstance(question, list):
+        return client.generate(question, temperature=temperature, max_tokens=W1_TOKENS, ignore_eos=True, trace=True, **options)
     if not isinstance(question, str):
         options["prediction"] = question["text"]
         question = f"{question['question']}\n\n{question['text']}"
@@ -75,7 +87,7 @@ def ask(client: Client, args: argparse.Namespace, temperature: float, mode: str,
                            trace=True, **options)
 
 
-def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list[str | dict]]) -> tuple[dict[str, Mode], int]:
+def measure(client: Client, args: argparse.Namespace, temperature: float, sets: dict[str, list]) -> tuple[dict[str, Mode], int]:
     """The modes' results, and how many answers differ from plain decoding where they must not."""
     modes = [PLAIN, *args.modes]
     found = {mode: Mode() for mode in modes}
@@ -115,12 +127,13 @@ def main() -> None:
                              "and is sent as the prediction")
     parser.add_argument("--sets", nargs="+", metavar="SET", help="sets to ask; default: all but edits, whose answers are long")
     parser.add_argument("--each", type=int, help="questions per set; default: all")
+    parser.add_argument("--w1", action="store_true", help="continue twelve texts of 256 tokens by 256 instead")
     args = parser.parse_args()
-    sets = chat_questions(args.each, args.questions, args.sets)
 
     report = {"machine": machine(), "results": []}
     others = 0
     with Client(args.address, timeout=600) as client:
+        sets = {"W1": w1_prompts(client)} if args.w1 else chat_questions(args.each, args.questions, args.sets)
         for temperature in args.temperatures:
             found, differing = measure(client, args, temperature, sets)
             others += differing

@@ -160,7 +160,8 @@ double DraftCosts::Propose(int k, int running) const {
   return draft_wire_.mean(0) / running + k * (step_.fixed() / draft_batch_.mean(1) + sequence);
 }
 
-bool MeasuredChoice::Next() {
+bool MeasuredChoice::Next(int unsettled) {
+  const bool before = other_is_better_ != trying_;
   if (pause_ == 0) {
     // Nothing is known yet, and the first rounds are slow for other reasons.
     pause_ = kFirstPauseInTrials * trial_;
@@ -174,10 +175,11 @@ bool MeasuredChoice::Next() {
       trying_ = true;
       // Old measurements cannot be compared with present ones.
       (other_is_better_ ? usual_ : other_) = RunningMean();
-      changed_ = true;
     }
   }
-  return other_is_better_ != trying_;
+  const bool other = other_is_better_ != trying_;
+  if (other != before) unsettled_ = unsettled;
+  return other;
 }
 
 void MeasuredChoice::EndTrial() {
@@ -187,7 +189,6 @@ void MeasuredChoice::EndTrial() {
   ratio_.Observe(ratio);
   const bool seems_better = sign * ratio > kClearGain;
   const bool is_better = seems_better && sign * ratio_.mean(0) > kClearGain;
-  changed_ = !is_better;
   if (is_better) other_is_better_ = !other_is_better_;
   pause_ = seems_better ? kFirstPauseInTrials * trial_ : std::min(2 * pause_, kLongestPauseInTrials * trial_);
   rounds_left_ = pause_ - 1;

@@ -160,13 +160,16 @@ class MeasuredChoice {
 
   explicit MeasuredChoice(int rounds_of_a_trial = kRoundsOfATrial) : trial_(rounds_of_a_trial) {}
 
-  // Whether the next round takes the other way.
-  bool Next();
-  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way. The first round
-  // after a change still shows what was before: nothing was drafted ahead for it, for example.
+  // Whether the next round takes the other way. After a change, Observe leaves out the first `unsettled`
+  // rounds. They still show what was before: nothing was drafted ahead for them, for example.
+  bool Next(int unsettled = 1);
+  // Observes a round that gave `tokens` tokens in `seconds`. `other`: it took the other way.
   void Observe(bool other, double seconds, double tokens) {
-    if (std::exchange(changed_, false)) return;
-    if (tokens > 0) (other ? other_ : usual_).Observe(seconds / tokens, tokens);
+    if (unsettled_ > 0) {
+      --unsettled_;
+    } else if (tokens > 0) {
+      (other ? other_ : usual_).Observe(seconds / tokens, tokens);
+    }
   }
 
  private:
@@ -179,10 +182,10 @@ class MeasuredChoice {
   RunningMean usual_, other_;  // seconds per token
   RunningMean ratio_{kDecay};  // the logarithms of other / usual in trials
   bool other_is_better_ = false;
-  bool trying_ = false;   // the slower way is on trial
-  bool changed_ = false;  // the next round takes the other way than the one before
-  int rounds_left_ = 0;   // of the trial, or until the next
-  int pause_ = 0;         // rounds from the end of a trial to the next
+  bool trying_ = false;  // the slower way is on trial
+  int unsettled_ = 0;    // rounds that Observe leaves out
+  int rounds_left_ = 0;  // of the trial, or until the next
+  int pause_ = 0;        // rounds from the end of a trial to the next
 };
 
 // Chooses whether generations that run together draft or all decode plainly, by the tokens per second of all
@@ -194,15 +197,11 @@ class LoadChoice {
 
   // Observes a round of one of `running` generations. All of them make a round between two choices.
   void Observe(double seconds, int tokens, int running) {
-    if (unsettled_ > 0) {
-      --unsettled_;
-    } else {
-      choice_.Observe(plain_, seconds / running, tokens);
-    }
+    choice_.Observe(plain_, seconds / running, tokens);
     seconds_left_ -= seconds / running;
     if (--rounds_left_ > 0 || seconds_left_ > 0) return;
-    const bool before = std::exchange(plain_, choice_.Next());
-    if (plain_ != before) unsettled_ = running;
+    // Rounds of all were begun before a change.
+    plain_ = choice_.Next(running + 1);
     rounds_left_ = running;
     seconds_left_ = kSecondsOfAChoice;
   }
@@ -216,7 +215,6 @@ class LoadChoice {
   bool plain_ = false;
   int rounds_left_ = 0;  // until the next choice
   double seconds_left_ = 0;
-  int unsettled_ = 0;  // rounds that were begun before the last change
 };
 
 // Chooses between chains and trees for generations that run alone.

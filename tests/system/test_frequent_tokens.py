@@ -11,8 +11,6 @@ from harness import DRAFT_MODEL, TARGET_MODEL, Cluster, cluster, refusal
 PROMPT = "The sea was calm that morning, and"
 COUNT = 600
 LISTED = set(json.loads((DRAFT_MODEL / "frequent_tokens.json").read_text())["tokens"][:COUNT])
-
-
 PROMPTED = set(Tokenizer.from_file(str(TARGET_MODEL / "tokenizer.json")).encode(PROMPT).ids)
 
 

@@ -101,6 +101,21 @@ TEST_F(OutcomesTest, OnlyTheScheduleThatIsAskedForRunsAhead) {
   }
 }
 
+void Report(DraftChoice& policy, const Generation& generation, const Proposal& chain, const Verdict& verdict,
+            const RoundTimes& times, const AheadReport& ahead) {
+  policy.OnRound({.generation = &generation,
+                  .proposal = &chain,
+                  .verdict = &verdict,
+                  .drafter = v1::DRAFTER_KIND_MODEL,
+                  .draft_status = DraftStatus::kUsable,
+                  .chosen = static_cast<int>(chain.size()),
+                  .emitted = static_cast<int>(verdict.path.size()) + 1,
+                  .running = 1,
+                  .proposal_bytes = 0,
+                  .ahead = ahead,
+                  .times = times});
+}
+
 // Reports rounds that were drafted ahead, with or without hits, by a draft that takes 1 ms a step.
 void Learn(DraftChoice& policy, const Generation& generation, bool hit) {
   policy.Begin();
@@ -113,17 +128,7 @@ void Learn(DraftChoice& policy, const Generation& generation, bool hit) {
     times.draft_server.set_compute_us(2000);
     times.draft_server.set_batch_sequences(1);
     times.draft = std::chrono::milliseconds(2);
-    policy.OnRound({.generation = &generation,
-                    .proposal = &chain,
-                    .verdict = &verdict,
-                    .drafter = v1::DRAFTER_KIND_MODEL,
-                    .draft_status = DraftStatus::kUsable,
-                    .chosen = 2,
-                    .emitted = 1,
-                    .running = 1,
-                    .proposal_bytes = 0,
-                    .ahead = {.runs = true, .branches = 2, .hit = hit},
-                    .times = times});
+    Report(policy, generation, chain, verdict, times, {.runs = true, .branches = 2, .hit = hit});
   }
 }
 
@@ -182,17 +187,7 @@ class ScheduleTrialTest : public OutcomesTest {
     RoundTimes times;
     times.round = std::chrono::duration_cast<Clock::duration>(
         std::chrono::duration<double>(ahead ? seconds_ahead : 1e-3));
-    policy.OnRound({.generation = &generation,
-                    .proposal = &chain,
-                    .verdict = &verdict,
-                    .drafter = v1::DRAFTER_KIND_MODEL,
-                    .draft_status = DraftStatus::kUsable,
-                    .chosen = 8,
-                    .emitted = static_cast<int>(accepted) + 1,
-                    .running = 1,
-                    .proposal_bytes = 0,
-                    .ahead = {.runs = ahead},
-                    .times = times});
+    Report(policy, generation, chain, verdict, times, {.runs = ahead});
   }
 
   std::mt19937 random_{3};

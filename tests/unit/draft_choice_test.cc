@@ -214,8 +214,11 @@ TEST_F(DraftChoiceTest, AGenerationAloneTriesPlainRoundsNowAndThen) {
   EXPECT_GT(ShareOfBest({.alpha = 0.9}, 8192), 0.96);
   EXPECT_EQ(plain_, 4096 / 256);
   plain_ = 0;
-  ShareOfBest({.alpha = 0.9, .batch = 4}, 40'000);
+  const Machine together{.alpha = 0.9, .batch = 4};
+  ShareOfBest(together, 40'000);
   EXPECT_LT(plain_, 20'000 / 20) << "several try them together, more and more rarely";
+  const auto seconds = [&](int k) { return Seconds(together.Times(k).round); };
+  EXPECT_LT(plain_ * seconds(0), 20'000 * seconds(usual_k_) / 32);
 }
 
 TEST_F(DraftChoiceTest, DropsUnderLoadWhereRowsDecide) {
